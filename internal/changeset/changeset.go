@@ -1,0 +1,111 @@
+package changeset
+
+import "hutch/internal/fsat"
+
+// Op says what happened to a path.
+type Op string
+
+// The operations. A change of type (a file that became a directory) is
+// Modified; what was beneath a replaced directory is Deleted.
+const (
+	Created  Op = "created"
+	Modified Op = "modified"
+	Deleted  Op = "deleted"
+)
+
+// State is what a path is, on one side of a change.
+type State struct {
+	Type   fsat.Type         `json:"type"`
+	Mode   uint32            `json:"mode"` // permission bits, 07777
+	UID    uint32            `json:"uid"`
+	GID    uint32            `json:"gid"`
+	Size   int64             `json:"size"`             // bytes; regular files
+	Target string            `json:"target,omitempty"` // raw text of a symlink
+	Digest string            `json:"digest,omitempty"` // "blake3:<hex>" of a regular file's content
+	Mtime  fsat.Time         `json:"mtime"`
+	Xattrs map[string][]byte `json:"xattrs,omitempty"` // user.* only, overlay's own left out
+}
+
+// Root says in which tree the content of an entry lies.
+type Root string
+
+// The trees. A directory that an overlay redirects keeps its unchanged files
+// in the workspace, under their old path.
+const (
+	Layer     Root = "layer"
+	Workspace Root = "workspace"
+)
+
+// Entry is one changed path.
+type Entry struct {
+	// Path is relative to the workspace, slash-separated raw bytes, clean in
+	// the sense of fsat.Check, without a trailing slash.
+	Path   string `json:"path"`
+	Op     Op     `json:"op"`
+	Before *State `json:"before,omitempty"` // nil when created
+	After  *State `json:"after,omitempty"`  // nil when deleted
+	// Source is the tree, and SourcePath the path in it, that holds the
+	// content of After.
+	Source     Root   `json:"source,omitempty"`
+	SourcePath string `json:"source_path,omitempty"`
+	// BaseIno is the inode that the branch saw at Path when it was made, as
+	// far as the layer still tells; 0 when unknown (DESIGN 7.1: a whiteout,
+	// a file replaced by rename inside the box).
+	BaseIno uint64 `json:"base_ino,omitempty"`
+}
+
+// Skipped is a path in the layer that can never be promoted, and why.
+type Skipped struct {
+	Path   string `json:"path"`
+	Reason string `json:"reason"` // one plain phrase: "fifo", "socket", "device", "hutch's own directory"
+}
+
+// Changeset is all that a box changed.
+type Changeset struct {
+	// Entries are sorted by Path as bytes. Every created or deleted
+	// directory has an entry of its own beside those of what it holds.
+	Entries []Entry `json:"entries"`
+	// Ancestors gives, for each directory above an entry ("." included), the
+	// inode the branch saw there; absent when unknown.
+	Ancestors map[string]uint64 `json:"ancestors,omitempty"`
+	Skipped   []Skipped         `json:"skipped,omitempty"`
+	// GitChanged is set when .git differs but was left out.
+	GitChanged bool `json:"git_changed,omitempty"`
+	// Digest covers path, operation and both states' type, mode, target and
+	// content of every entry, in order: "blake3:<hex>". Times, owners and
+	// inodes are not in it, so equal changes have equal digests.
+	Digest string `json:"digest"`
+}
+
+// Empty reports whether nothing was changed.
+func (c *Changeset) Empty() bool { return len(c.Entries) == 0 }
+
+// Form is the way a layer records changes.
+type Form string
+
+// The forms of layer.
+const (
+	// Overlay is an overlayfs upper directory.
+	Overlay Form = "overlay"
+	// Tree is a full reflinked or copied tree with a manifest of how it
+	// looked when it was made.
+	Tree Form = "tree"
+)
+
+// Source is where a changeset is read from. All descriptors belong to the
+// caller and stay open.
+type Source struct {
+	Form      Form
+	Layer     int // directory: the overlay's upper, or the root of the tree
+	Workspace int // directory: the user's real workspace
+
+	// Overlay only.
+	XattrPrefix string // "trusted.overlay." or "user.overlay.": the prefix of the mount's own mode, the only one that is believed
+	Merged      int    // root of the live overlay, for base inodes; -1 when it is gone
+
+	// Tree only: the manifest that workspace.Branch wrote, open for reading.
+	Manifest int
+
+	// Git includes .git, which is otherwise left out (GitChanged tells).
+	Git bool
+}

@@ -336,6 +336,36 @@ func SetTimes(dirfd int, name string, atime, mtime Time) error {
 	return nil
 }
 
+// SetTimesFD sets access and modification time of the open file fd, an O_PATH
+// one included.
+func SetTimesFD(fd int, atime, mtime Time) error {
+	ts := []unix.Timespec{{Sec: atime.Sec, Nsec: atime.Nsec}, {Sec: mtime.Sec, Nsec: mtime.Nsec}}
+	if err := unix.UtimesNanoAt(fd, "", ts, unix.AT_EMPTY_PATH); err != nil {
+		return pathError("utimensat", procPath(fd), err)
+	}
+	return nil
+}
+
+// Mkdir makes the directory name in dirfd with exactly that mode, whatever the
+// umask says, and opens it for reading its entries.
+func Mkdir(dirfd int, name string, mode uint32) (int, error) {
+	if err := Check(name); err != nil || name == "." || strings.IndexByte(name, '/') >= 0 {
+		return -1, pathError("mkdir", name, ErrEscape)
+	}
+	if err := unix.Mkdirat(dirfd, name, 0o700); err != nil {
+		return -1, pathError("mkdir", name, err)
+	}
+	fd, err := OpenDir(dirfd, name)
+	if err != nil {
+		return -1, err
+	}
+	if err := Chmod(fd, mode); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
 // Rename renames between two open directories with renameat2(2) flags.
 func Rename(fromDir int, from string, toDir int, to string, flags uint) error {
 	if err := unix.Renameat2(fromDir, from, toDir, to, flags); err != nil {
@@ -353,6 +383,20 @@ func Fsync(fd int) error {
 		}
 		if err != nil {
 			return pathError("fsync", procPath(fd), err)
+		}
+		return nil
+	}
+}
+
+// Syncfs flushes the whole file system that holds the open file fd.
+func Syncfs(fd int) error {
+	for {
+		err := unix.Syncfs(fd)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return pathError("syncfs", procPath(fd), err)
 		}
 		return nil
 	}

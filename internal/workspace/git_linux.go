@@ -1,0 +1,6 @@
+package workspace
+
+// GitDirs returns the git directories outside the workspace that it refers to.
+func GitDirs(ws *Workspace) ([]string, error) {
+	return nil, nil
+}

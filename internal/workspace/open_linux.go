@@ -1,0 +1,143 @@
+package workspace
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"hutch/internal/fsat"
+)
+
+// Open opens path as a workspace. Directories whose loss would cost more than
+// a project ("/", a home, what holds hutch's own state) are refused unless
+// force is set.
+func Open(path string, force bool) (*Workspace, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("workspace %q: %w; change to a directory that exists", path, err)
+	}
+	resolved, err := filepath.EvalSymlinks(abs)
+	if err != nil {
+		return nil, openError(abs, err)
+	}
+	// A component that became a symlink since EvalSymlinks must not lead the
+	// descriptor elsewhere than Path says: Path is what the jail mounts.
+	fd, err := unix.Openat2(unix.AT_FDCWD, resolved, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_SYMLINKS,
+	})
+	if err != nil {
+		return nil, openError(resolved, err)
+	}
+	ws, err := check(fd, resolved, force)
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return ws, nil
+}
+
+func check(fd int, path string, force bool) (*Workspace, error) {
+	st, err := fsat.Fstat(fd)
+	if err != nil {
+		return nil, fmt.Errorf("workspace %q: %w", path, err)
+	}
+	// A directory opens with read permission alone; nothing in it can then
+	// be reached.
+	if err := unix.Faccessat(fd, ".", unix.X_OK, 0); err != nil {
+		return nil, openError(path, err)
+	}
+	if !force {
+		if what := precious(path); what != "" {
+			return nil, fmt.Errorf("workspace %q is %s; change to a project directory, or pass --force to use it all the same", path, what)
+		}
+	}
+	return &Workspace{Path: path, FD: fd, Stat: st}, nil
+}
+
+func openError(path string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("workspace %q does not exist; create it or name another with --workspace", path)
+	case errors.Is(err, unix.ENOTDIR):
+		return fmt.Errorf("workspace %q is not a directory; name the directory that holds it", path)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("workspace %q cannot be read and searched by uid %d; change its mode (chmod u+rx) or run hutch as its owner", path, os.Geteuid())
+	case errors.Is(err, unix.ELOOP):
+		return fmt.Errorf("workspace %q: a symlink in it leads in a circle, or was changed just now; name the real directory", path)
+	}
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		err = pe.Err
+	}
+	return fmt.Errorf("workspace %q cannot be opened: %w", path, err)
+}
+
+// precious says what a resolved path is that should not be a workspace by
+// accident, or "".
+func precious(path string) string {
+	if path == "/" {
+		return "the root of the file system"
+	}
+	for _, home := range homes() {
+		switch {
+		case path == home:
+			return "your home directory"
+		case within(home, path):
+			return fmt.Sprintf("above your home directory %q", home)
+		}
+	}
+	if state, err := StateDir(); err == nil {
+		if state = resolve(state); within(state, path) {
+			return fmt.Sprintf("where hutch keeps its own state (%q)", state)
+		}
+	}
+	return ""
+}
+
+// homes returns the user's home directories: $HOME can be set to anything, so
+// the one in the password file counts too.
+func homes() []string {
+	var found []string
+	if home := os.Getenv("HOME"); filepath.IsAbs(home) {
+		found = append(found, resolve(home))
+	}
+	if u, err := user.LookupId(strconv.Itoa(os.Getuid())); err == nil && filepath.IsAbs(u.HomeDir) {
+		found = append(found, resolve(u.HomeDir))
+	}
+	return found
+}
+
+// resolve resolves the symlinks of as much of path as exists.
+func resolve(path string) string {
+	path = filepath.Clean(path)
+	rest := ""
+	for dir := path; ; dir = filepath.Dir(dir) {
+		if real, err := filepath.EvalSymlinks(dir); err == nil {
+			return filepath.Join(real, rest)
+		}
+		if dir == filepath.Dir(dir) {
+			return path
+		}
+		rest = filepath.Join(filepath.Base(dir), rest)
+	}
+}
+
+// within reports whether the clean absolute path lies in dir or is dir.
+func within(path, dir string) bool {
+	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
+}
+
+// Close releases the workspace's descriptor.
+func (ws *Workspace) Close() error {
+	fd := ws.FD
+	ws.FD = -1
+	return unix.Close(fd)
+}

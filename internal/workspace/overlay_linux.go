@@ -1,0 +1,121 @@
+package workspace
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"hutch/internal/changeset"
+	"hutch/internal/fsat"
+)
+
+// makeOverlay makes the two empty directories that overlayfs needs. The
+// workspace is not read: the cost does not depend on its size.
+func makeOverlay(req Request) (_ *Branch, err error) {
+	const upper, work = "upper", "work"
+	ws := req.Workspace
+	fail := func(err error) (*Branch, error) {
+		return nil, fmt.Errorf("make an overlay branch of %q in %q: %w", ws.Path, req.BoxPath, err)
+	}
+	st, err := fsat.Fstat(ws.FD)
+	if err != nil {
+		return fail(err)
+	}
+	fd, err := fsat.Mkdir(req.BoxFD, upper, 0o700)
+	if err != nil {
+		return fail(err)
+	}
+	defer unix.Close(fd)
+	defer func() {
+		if err != nil {
+			fsat.RemoveAll(req.BoxFD, upper)
+		}
+	}()
+	workFD, err := fsat.Mkdir(req.BoxFD, work, 0o700)
+	if err != nil {
+		return fail(err)
+	}
+	unix.Close(workFD)
+	// The root of an overlay shows its upper's attributes.
+	if err := copyAttributes(fd, ws.FD, st); err != nil {
+		fsat.RemoveAll(req.BoxFD, work)
+		return fail(err)
+	}
+	return &Branch{Strategy: Overlay, Form: changeset.Overlay, Layer: upper, Work: work, FilesCloned: -1}, nil
+}
+
+// copyAttributes gives the open file or directory dst the user xattrs, owner
+// (as root), mode and times of src, which st describes. dst must be writable
+// by its owner: the order of the steps is the one the kernel allows.
+func copyAttributes(dst, src int, st fsat.Stat) error {
+	if err := copyXattrs(dst, src); err != nil {
+		return err
+	}
+	mode, err := chown(dst, "", st)
+	if err != nil {
+		return err
+	}
+	// After the owner: chown(2) clears setuid and setgid.
+	if err := fsat.Chmod(dst, mode); err != nil {
+		return err
+	}
+	return fsat.SetTimesFD(dst, st.Atime, st.Mtime)
+}
+
+// copyXattrs copies what users may set on files. Overlayfs's own are left out:
+// in a layer they would be orders to the kernel.
+func copyXattrs(dst, src int) error {
+	names, err := fsat.Xattrs(src)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if !strings.HasPrefix(name, "user.") || strings.HasPrefix(name, "user.overlay.") {
+			continue
+		}
+		value, ok, err := fsat.Xattr(src, name)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			continue // removed meanwhile
+		}
+		if err := fsat.SetXattr(dst, name, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// chown gives name in dirfd (or dirfd itself, for "") the owner in st when
+// hutch runs as root, and returns the mode that is right for the owner it has
+// now: a setuid file must not become setuid to someone else.
+func chown(dirfd int, name string, st fsat.Stat) (mode uint32, err error) {
+	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
+	if uid == st.UID && gid == st.GID {
+		return st.Mode, nil
+	}
+	if uid == 0 {
+		err := unix.Fchownat(dirfd, name, int(st.UID), int(st.GID), unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH)
+		switch err {
+		case nil:
+			return st.Mode, nil
+		case unix.EPERM, unix.EINVAL:
+			// Root of a user namespace in which that id has no number.
+		default:
+			return 0, fmt.Errorf("chown %q to %d:%d: %w", name, st.UID, st.GID, err)
+		}
+	}
+	mode = st.Mode
+	if st.Type != fsat.Directory {
+		if uid != st.UID {
+			mode &^= unix.S_ISUID
+		}
+		if gid != st.GID {
+			mode &^= unix.S_ISGID
+		}
+	}
+	return mode, nil
+}

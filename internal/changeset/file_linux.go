@@ -1,0 +1,224 @@
+package changeset
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/zeebo/blake3"
+	"golang.org/x/sys/unix"
+
+	"hutch/internal/fsat"
+)
+
+// file is what stands at one path of one tree.
+type file struct {
+	root *root
+	path string
+	stat fsat.Stat
+
+	// content and contentPath say where the bytes of a regular file lie:
+	// elsewhere than the file when overlayfs copied up only its metadata.
+	content     *root
+	contentPath string
+	// lower is the path in the workspace of what overlayfs merges with a file
+	// of the layer by name; "" for nothing.
+	lower string
+
+	// load fills these.
+	target     string
+	digest     string
+	xattrs     map[string][]byte
+	unreadable bool // its owner may not read it, and it is not ours to change
+}
+
+// plain reports whether f is a regular file or nothing at all.
+func (f *file) plain() bool { return f == nil || f.stat.Type == fsat.Regular }
+
+func (f *file) isDir() bool { return f != nil && f.stat.Type == fsat.Directory }
+
+func (f *file) size() int64 {
+	if f.stat.Type != fsat.Regular {
+		return 0
+	}
+	return f.stat.Size
+}
+
+func (f *file) state() *State {
+	if f == nil {
+		return nil
+	}
+	return &State{
+		Type:   f.stat.Type,
+		Mode:   f.stat.Mode,
+		UID:    f.stat.UID,
+		GID:    f.stat.GID,
+		Size:   f.size(),
+		Target: f.target,
+		Digest: f.digest,
+		Mtime:  f.stat.Mtime,
+		Xattrs: f.xattrs,
+	}
+}
+
+// load looks into every file that a change names, on all CPUs.
+func (r *reader) load() error {
+	loaded := map[*file]bool{}
+	var files []*file
+	for i := range r.changes {
+		for _, f := range []*file{r.changes[i].before, r.changes[i].after} {
+			if f != nil && !loaded[f] {
+				loaded[f] = true
+				files = append(files, f)
+			}
+		}
+	}
+
+	var (
+		next    atomic.Int64
+		workers sync.WaitGroup
+		once    sync.Once
+		failed  error
+	)
+	for range min(runtime.NumCPU(), len(files)) {
+		workers.Go(func() {
+			buf := make([]byte, readSize)
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(files) {
+					return
+				}
+				if err := r.loadFile(files[i], buf); err != nil {
+					once.Do(func() { failed = err })
+					next.Store(int64(len(files)))
+					return
+				}
+			}
+		})
+	}
+	workers.Wait()
+	return failed
+}
+
+// readSize is enough for the hash to use its widest instructions.
+const readSize = 256 << 10
+
+func (r *reader) loadFile(f *file, buf []byte) error {
+	switch f.stat.Type {
+	case fsat.Symlink:
+		var err error
+		f.target, err = fsat.Readlink(f.root.fd, f.path)
+		return err
+	case fsat.Directory, fsat.Regular:
+	default:
+		return nil
+	}
+	open := f.root.openFile
+	if f.isDir() {
+		open = f.root.openDir
+	}
+	fd, err := open(f.path)
+	if errors.Is(err, unix.EACCES) && f.root.name == Workspace {
+		f.unreadable = true
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if st, err := fsat.Fstat(fd); err != nil {
+		return err
+	} else if st.Type != f.stat.Type || st.Ino != f.stat.Ino || st.Dev != f.stat.Dev {
+		return fmt.Errorf("%q was replaced while it was read", f.path)
+	}
+	if f.xattrs, err = userXattrs(fd); err != nil {
+		return err
+	}
+	if f.isDir() {
+		return nil
+	}
+	if f.root.name == Layer && r.trusted() {
+		_, meta, err := fsat.Xattr(fd, trustedPrefix+"metacopy")
+		if err != nil {
+			return err
+		}
+		if meta {
+			return r.loadMetacopy(f, fd, buf)
+		}
+	}
+	f.digest, err = hashFile(fd, buf)
+	return err
+}
+
+// loadMetacopy reads the content where overlayfs left it: a file of which only
+// the metadata was copied up is full of zeros in the layer.
+func (r *reader) loadMetacopy(f *file, fd int, buf []byte) error {
+	lower, _, err := redirected(fd, trustedPrefix, f.lower)
+	if err != nil {
+		return fmt.Errorf("%q: %w", f.path, err)
+	}
+	if lower == "" {
+		return fmt.Errorf("%q has its content in a file of the workspace that cannot be found", f.path)
+	}
+	content, err := r.host.openFile(lower)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(content)
+	st, err := fsat.Fstat(content)
+	if err != nil {
+		return err
+	}
+	if st.Type != fsat.Regular || st.Size != f.stat.Size {
+		return fmt.Errorf("%q has its content in %q, which changed in the workspace", f.path, lower)
+	}
+	f.content, f.contentPath = r.host, lower
+	f.digest, err = hashFile(content, buf)
+	return err
+}
+
+func hashFile(fd int, buf []byte) (string, error) {
+	h := blake3.New()
+	for {
+		n, err := unix.Read(fd, buf)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return "", fmt.Errorf("read content: %w", err)
+		}
+		if n == 0 {
+			return formatDigest(h), nil
+		}
+		h.Write(buf[:n])
+	}
+}
+
+// userXattrs returns the user.* attributes of an open file, without those that
+// overlayfs would believe of a lower directory, or those that it escaped.
+func userXattrs(fd int) (map[string][]byte, error) {
+	names, err := fsat.Xattrs(fd)
+	if err != nil {
+		return nil, err
+	}
+	var xattrs map[string][]byte
+	for _, name := range names {
+		if !strings.HasPrefix(name, "user.") || strings.HasPrefix(name, userPrefix) {
+			continue
+		}
+		value, ok, err := fsat.Xattr(fd, name)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			if xattrs == nil {
+				xattrs = map[string][]byte{}
+			}
+			xattrs[name] = value
+		}
+	}
+	return xattrs, nil
+}

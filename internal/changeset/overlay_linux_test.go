@@ -1,0 +1,363 @@
+package changeset
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"hutch/internal/fsat"
+)
+
+// branch is a workspace and a real overlay on it.
+type branch struct {
+	t       testing.TB
+	dir     string
+	host    string
+	upper   string
+	merged  string
+	prefix  string
+	hostFD  int
+	upperFD int
+	mergeFD int
+	mounted bool
+}
+
+// requireMounts leaves the tests that mount to a process that can.
+func requireMounts(t testing.TB) {
+	if k := inside(); k != privateMount && k != userNS {
+		t.Skip("runs in TestInUserNamespace")
+	}
+}
+
+func newBranch(t testing.TB, dir string) *branch {
+	b := &branch{t: t, dir: dir, host: dir + "/host", upper: dir + "/upper", merged: dir + "/merged", prefix: trustedPrefix, hostFD: -1, upperFD: -1, mergeFD: -1}
+	if inside() == userNS {
+		b.prefix = userPrefix
+	}
+	for _, d := range []string{b.host, b.upper, b.merged, dir + "/work"} {
+		must(t, os.Mkdir(d, 0o755))
+	}
+	return b
+}
+
+func (b *branch) mount() {
+	b.t.Helper()
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s,", b.host, b.upper, b.dir+"/work")
+	if b.prefix == userPrefix {
+		options += "userxattr"
+	} else {
+		options += "redirect_dir=on,metacopy=off"
+	}
+	b.mountWith(options)
+}
+
+func (b *branch) mountWith(options string) {
+	b.t.Helper()
+	must(b.t, unix.Mount("overlay", b.merged, "overlay", 0, options))
+	b.mounted = true
+	b.hostFD, b.upperFD, b.mergeFD = openDir(b.t, b.host), openDir(b.t, b.upper), openDir(b.t, b.merged)
+}
+
+func (b *branch) close() {
+	closeAll(b.hostFD, b.upperFD, b.mergeFD)
+	if b.mounted {
+		must(b.t, unix.Unmount(b.merged, 0))
+		b.mounted = false
+	}
+}
+
+func (b *branch) source() Source {
+	return Source{Form: Overlay, Layer: b.upperFD, Workspace: b.hostFD, Merged: b.mergeFD, XattrPrefix: b.prefix}
+}
+
+func (b *branch) read() *Changeset {
+	b.t.Helper()
+	return readSource(b.t, b.source())
+}
+
+func readSource(t testing.TB, src Source) *Changeset {
+	t.Helper()
+	c, err := Read(src)
+	must(t, err)
+	return c
+}
+
+func must(t interface {
+	Helper()
+	Fatal(...any)
+}, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func openDir(t testing.TB, path string) int {
+	t.Helper()
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	return fd
+}
+
+func write(t testing.TB, path, content string) {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(t, os.WriteFile(path, []byte(content), 0o644))
+}
+
+// naive reads a whole tree into a description of each path.
+func naive(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	tree := map[string]string{}
+	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		content := ""
+		switch {
+		case info.Mode()&fs.ModeSymlink != 0:
+			content, err = os.Readlink(path)
+		case info.Mode().IsRegular():
+			var data []byte
+			data, err = os.ReadFile(path)
+			content = fmt.Sprintf("%x", sha256.Sum256(data))
+		}
+		if err != nil {
+			return err
+		}
+		value := make([]byte, 64)
+		n, err := unix.Lgetxattr(path, "user.note", value)
+		note := "no note"
+		if err == nil {
+			note = "note " + string(value[:n])
+		}
+		rel, _ := filepath.Rel(dir, path)
+		tree[rel] = fmt.Sprintf("%v %s, %s", info.Mode(), content, note)
+		return nil
+	}))
+	return tree
+}
+
+// differences is the naive changeset: path to operation.
+func differences(before, after map[string]string) map[string]Op {
+	ops := map[string]Op{}
+	for path, was := range before {
+		if is, ok := after[path]; !ok {
+			ops[path] = Deleted
+		} else if is != was {
+			ops[path] = Modified
+		}
+	}
+	for path := range after {
+		if _, ok := before[path]; !ok {
+			ops[path] = Created
+		}
+	}
+	return ops
+}
+
+func opsOf(c *Changeset) map[string]Op {
+	ops := map[string]Op{}
+	for _, e := range c.Entries {
+		ops[e.Path] = e.Op
+	}
+	return ops
+}
+
+func wantOps(t testing.TB, c *Changeset, want map[string]Op) {
+	t.Helper()
+	if diff := cmp.Diff(want, opsOf(c)); diff != "" {
+		t.Fatalf("changes (-want +got):\n%s", diff)
+	}
+	checkWellFormed(t, c)
+}
+
+// checkWellFormed checks what holds for every changeset.
+func checkWellFormed(t testing.TB, c *Changeset) {
+	t.Helper()
+	if !slices.IsSortedFunc(c.Entries, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) }) {
+		t.Fatal("entries are not sorted")
+	}
+	for _, e := range c.Entries {
+		if (e.Before == nil) != (e.Op == Created) || (e.After == nil) != (e.Op == Deleted) {
+			t.Fatalf("%s %q with before %v and after %v", e.Op, e.Path, e.Before, e.After)
+		}
+		if e.After != nil && (e.Source == "" || fsat.Check(e.SourcePath) != nil) {
+			t.Fatalf("%q has no source", e.Path)
+		}
+	}
+	if c.Digest != digestOf(c.Entries) {
+		t.Fatal("the digest is not that of the entries")
+	}
+}
+
+// checkContent opens what each entry says it becomes.
+func checkContent(t testing.TB, c *Changeset, layer, workspace, view string) {
+	t.Helper()
+	for _, e := range c.Entries {
+		if e.After == nil || e.After.Type != fsat.Regular {
+			continue
+		}
+		dir := layer
+		if e.Source == Workspace {
+			dir = workspace
+		}
+		got, err := os.ReadFile(filepath.Join(dir, e.SourcePath))
+		must(t, err)
+		want, err := os.ReadFile(filepath.Join(view, e.Path))
+		must(t, err)
+		if !bytes.Equal(got, want) {
+			t.Fatalf("%q: the source %s %q holds something else", e.Path, e.Source, e.SourcePath)
+		}
+	}
+}
+
+// pathGen draws from few names, so that operations meet each other.
+var pathGen = rapid.Custom(func(t *rapid.T) string {
+	names := []string{"a", "b", "c", "d\xff", "e\n"}
+	parts := rapid.SliceOfN(rapid.SampledFrom(names), 1, 3).Draw(t, "parts")
+	return strings.Join(parts, "/")
+})
+
+type operation struct {
+	Name     string
+	Path, To string
+	Content  string
+	Mode     os.FileMode
+}
+
+var operationGen = rapid.Custom(func(t *rapid.T) operation {
+	return operation{
+		Name: rapid.SampledFrom([]string{
+			"write", "write", "write", "append", "replace", "mkdir", "mkdir", "symlink", "remove", "removeall",
+			"rename", "rename", "chmod", "link", "touch", "open", "truncate", "xattr",
+		}).Draw(t, "op"),
+		Path:    pathGen.Draw(t, "path"),
+		To:      pathGen.Draw(t, "to"),
+		Content: rapid.SampledFrom([]string{"", "x", "y", "longer"}).Draw(t, "content"),
+		Mode:    rapid.SampledFrom([]os.FileMode{0o600, 0o644, 0o755, 0o700}).Draw(t, "mode"),
+	}
+})
+
+func (op operation) apply(dir string) error {
+	path, to := filepath.Join(dir, op.Path), filepath.Join(dir, op.To)
+	switch op.Name {
+	case "write":
+		return os.WriteFile(path, []byte(op.Content), op.Mode)
+	case "append":
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = f.WriteString(op.Content)
+		return err
+	case "replace": // as sed -i does
+		tmp := filepath.Join(dir, "tmp")
+		if err := os.WriteFile(tmp, []byte(op.Content), op.Mode); err != nil {
+			return err
+		}
+		if err := os.Rename(tmp, path); err != nil {
+			os.Remove(tmp)
+			return err
+		}
+		return nil
+	case "mkdir":
+		return os.Mkdir(path, op.Mode)
+	case "symlink":
+		return os.Symlink(op.Content+"t", path)
+	case "remove":
+		return os.Remove(path)
+	case "removeall":
+		return os.RemoveAll(path)
+	case "rename":
+		return unix.Rename(path, to)
+	case "chmod":
+		if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSymlink != 0 {
+			return errors.New("not this")
+		}
+		return os.Chmod(path, op.Mode)
+	case "link":
+		return os.Link(path, to)
+	case "touch":
+		return unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{{Sec: 1}, {Sec: 1}}, unix.AT_SYMLINK_NOFOLLOW)
+	case "open":
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err == nil {
+			f.Close()
+		}
+		return err
+	case "truncate":
+		return os.Truncate(path, 1)
+	case "xattr":
+		return unix.Lsetxattr(path, "user.note", []byte(op.Content), 0)
+	}
+	return fmt.Errorf("no operation %q", op.Name)
+}
+
+func TestOverlayEqualsNaiveComparison(t *testing.T) {
+	requireMounts(t)
+	top := t.TempDir()
+	round := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		round++
+		dir := filepath.Join(top, fmt.Sprint(round))
+		must(rt, os.Mkdir(dir, 0o755))
+		defer os.RemoveAll(dir)
+		b := newBranch(t, dir)
+
+		for _, op := range rapid.SliceOfN(operationGen, 0, 25).Draw(rt, "before") {
+			_ = op.apply(b.host)
+		}
+		before := naive(t, b.host)
+		b.mount()
+		defer b.close()
+		for _, op := range rapid.SliceOfN(operationGen, 1, 25).Draw(rt, "in the box") {
+			_ = op.apply(b.merged)
+		}
+		after := naive(t, b.merged)
+
+		c := b.read()
+		want := differences(before, after)
+		if diff := cmp.Diff(want, opsOf(c)); diff != "" {
+			rt.Fatalf("changes (-want +got):\n%s", diff)
+		}
+		checkWellFormed(t, c)
+		checkContent(t, c, b.upper, b.host, b.merged)
+		for _, e := range c.Entries {
+			if e.BaseIno != 0 && (e.Before == nil || e.BaseIno != inode(t, b.host, e.Path)) {
+				rt.Fatalf("%s %q has base inode %d", e.Op, e.Path, e.BaseIno)
+			}
+		}
+		for path, ino := range c.Ancestors {
+			if ino != inode(t, b.host, path) {
+				rt.Fatalf("ancestor %q has base inode %d", path, ino)
+			}
+		}
+		if again := b.read(); cmp.Diff(c, again) != "" {
+			rt.Fatal("a second reading differs")
+		}
+	})
+}
+
+func inode(t testing.TB, dir, path string) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	must(t, unix.Lstat(filepath.Join(dir, path), &st))
+	return st.Ino
+}

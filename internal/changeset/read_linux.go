@@ -1,0 +1,238 @@
+package changeset
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"hutch/internal/fsat"
+)
+
+// Read reads what a box changed out of its layer. The box must be quiet.
+func Read(src Source) (*Changeset, error) {
+	r := &reader{
+		src:   src,
+		layer: &root{name: Layer, fd: src.Layer},
+		host:  &root{name: Workspace, fd: src.Workspace},
+		files: map[string]*file{},
+	}
+	c, err := r.read()
+	if relocked := r.layer.relock(); relocked != nil {
+		err = errors.Join(err, relocked)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read changes: %w", err)
+	}
+	return c, nil
+}
+
+const (
+	hutchDir = ".hutch"
+	gitDir   = ".git"
+	dsStore  = ".DS_Store"
+)
+
+// maxPath is PATH_MAX without its NUL. It also bounds the walk: 100,000 nested
+// directories would make paths of 10 GB in all.
+const maxPath = 4095
+
+// reader gathers the differences that a walk finds, then compares them.
+type reader struct {
+	src   Source
+	layer *root
+	host  *root
+
+	changes    []change
+	files      map[string]*file // of the workspace, by path: a moved directory shows each twice
+	skipped    []Skipped
+	gitChanged bool
+
+	bases baser
+}
+
+// change is a path that may differ between the workspace and the box's view.
+type change struct {
+	path          string
+	before, after *file // nil where nothing is
+	git           bool  // beneath a .git that is left out
+}
+
+// baser tells what the branch saw at a path.
+type baser interface {
+	// entry returns the inode at the path of a change, 0 when unknown.
+	entry(*change) uint64
+	// directory returns the inode of a directory above a change.
+	directory(path string) uint64
+}
+
+func (r *reader) read() (*Changeset, error) {
+	var err error
+	switch r.src.Form {
+	case Overlay:
+		err = r.readOverlay()
+	case Tree:
+		err = r.readTree()
+	default:
+		err = fmt.Errorf("unknown form of layer %q", r.src.Form)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := r.load(); err != nil {
+		return nil, err
+	}
+
+	c := &Changeset{Skipped: r.skipped}
+	for i := range r.changes {
+		ch := &r.changes[i]
+		if r.same(ch.before, ch.after) {
+			continue
+		}
+		if ch.git {
+			r.gitChanged = true
+			continue
+		}
+		c.Entries = append(c.Entries, r.entry(ch))
+	}
+	c.GitChanged = r.gitChanged
+	c.Ancestors = r.ancestors(c.Entries)
+	c.seal()
+	return c, nil
+}
+
+// found notes a path that may have changed. Beneath a .git that is left out
+// the first sure difference is all that is to be known.
+func (r *reader) found(ch change) {
+	if ch.before == nil && ch.after == nil {
+		return
+	}
+	if ch.git && surelyDiffer(ch.before, ch.after) {
+		r.gitChanged = true
+		return
+	}
+	r.changes = append(r.changes, ch)
+}
+
+// surelyDiffer compares without looking into the files.
+func surelyDiffer(before, after *file) bool {
+	if before == nil || after == nil || before.stat.Type != after.stat.Type {
+		return true
+	}
+	if after.stat.Type != fsat.Symlink && before.stat.Mode != after.stat.Mode {
+		return true
+	}
+	return after.stat.Type == fsat.Regular && before.size() != after.size()
+}
+
+// leftOut reports whether name, an entry of a directory that stays, is the
+// clutter that nobody means to promote.
+func (r *reader) leftOut(name string, before, after *file) bool {
+	return name == dsStore && !r.src.Git && before.plain() && after.plain()
+}
+
+// specialReason says why a type of file cannot be promoted; "" for one that
+// can.
+func specialReason(t fsat.Type) string {
+	switch t {
+	case fsat.Regular, fsat.Directory, fsat.Symlink:
+		return ""
+	case fsat.FIFO:
+		return "fifo"
+	case fsat.Socket:
+		return "socket"
+	case fsat.CharDevice, fsat.BlockDevice:
+		return "device"
+	}
+	return "unknown type of file"
+}
+
+func (r *reader) skip(path, reason string) {
+	r.skipped = append(r.skipped, Skipped{Path: path, Reason: reason})
+}
+
+// hostFile returns the file of the workspace at path.
+func (r *reader) hostFile(path string, st fsat.Stat) *file {
+	f := r.files[path]
+	if f == nil {
+		f = &file{root: r.host, path: path, stat: st, content: r.host, contentPath: path}
+		r.files[path] = f
+	}
+	return f
+}
+
+func (r *reader) layerFile(path string, st fsat.Stat) *file {
+	return &file{root: r.layer, path: path, stat: st, content: r.layer, contentPath: path}
+}
+
+// same reports whether the box's view of a path equals the workspace's.
+func (r *reader) same(before, after *file) bool {
+	if before == after {
+		return true
+	}
+	if surelyDiffer(before, after) || before.unreadable || after.unreadable {
+		return false
+	}
+	// Only who could change an owner is asked about it: an unprivileged
+	// overlay and a copy made by an ordinary user hold one owner for all.
+	if r.trusted() && (before.stat.UID != after.stat.UID || before.stat.GID != after.stat.GID) {
+		return false
+	}
+	return before.target == after.target && before.digest == after.digest &&
+		maps.EqualFunc(before.xattrs, after.xattrs, bytes.Equal)
+}
+
+// trusted reports whether the layer was made by real root.
+func (r *reader) trusted() bool {
+	return r.src.Form == Overlay && r.src.XattrPrefix == trustedPrefix
+}
+
+func (r *reader) entry(ch *change) Entry {
+	e := Entry{Path: ch.path, Op: Modified, Before: ch.before.state(), After: ch.after.state()}
+	switch {
+	case ch.before == nil:
+		e.Op = Created
+	case ch.after == nil:
+		e.Op = Deleted
+	}
+	if ch.after != nil {
+		e.Source, e.SourcePath = ch.after.content.name, ch.after.contentPath
+	}
+	e.BaseIno = r.bases.entry(ch)
+	return e
+}
+
+func (r *reader) ancestors(entries []Entry) map[string]uint64 {
+	inodes := map[string]uint64{}
+	seen := map[string]bool{}
+	for i := range entries {
+		for path := entries[i].Path; path != "."; {
+			path, _ = fsat.Split(path)
+			if seen[path] {
+				break
+			}
+			seen[path] = true
+			if ino := r.bases.directory(path); ino != 0 {
+				inodes[path] = ino
+			}
+		}
+	}
+	return inodes
+}
+
+// inGit reports whether path lies in the workspace's own .git.
+func inGit(path string) bool {
+	return path == gitDir || strings.HasPrefix(path, gitDir+"/")
+}
+
+// closeAll closes descriptors that may be -1.
+func closeAll(fds ...int) {
+	for _, fd := range fds {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package policy
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// A row is a line of a table: names, and why they stand there.
+type row struct {
+	why   string
+	names []string
+}
+
+// homeSecrets lie in a home. No show lies in one of them; a show that has to
+// contain one masks it.
+var homeSecrets = []row{
+	{"keys and the agents that hold them", []string{
+		".ssh", ".gnupg", ".pki", ".local/share/gnupg", ".age", ".config/age", ".config/sops", ".tsh", ".putty"}},
+	{"cloud and cluster credentials", []string{
+		".aws", ".azure", ".config/gcloud", ".boto", ".s3cfg", ".oci", ".bluemix", ".kube", ".minikube", ".config/rclone", ".config/doctl",
+		".config/heroku", ".fly", ".config/fly", ".vercel", ".config/vercel", ".local/share/com.vercel.cli", ".netlify", ".config/netlify", ".wrangler",
+		".config/.wrangler", ".config/wrangler", ".cloudflared", ".ngrok2", ".config/ngrok", ".terraform.d", ".terraformrc", ".vault-token", ".snowflake",
+		".databrickscfg", ".pulumi", ".config/linode-cli", ".config/hcloud", ".config/scw", ".config/openstack", ".ansible", ".chef", ".config/helm", ".config/argocd"}},
+	{"forges, registries and package indexes", []string{
+		".netrc", "_netrc", ".git-credentials", ".config/git", ".gitconfig", ".config/gh", ".config/glab-cli", ".config/hub", ".docker", ".config/containers",
+		".npmrc", ".yarnrc", ".yarnrc.yml", ".bunfig.toml", ".pypirc", ".pip", ".config/pip", ".config/uv", ".config/pypoetry", ".local/share/uv/credentials",
+		".condarc", ".conda", ".continuum", ".gem/credentials", ".local/share/gem/credentials", ".bundle/config", ".cargo/credentials", ".cargo/credentials.toml",
+		".m2/settings.xml", ".m2/settings-security.xml", ".gradle/gradle.properties", ".gradle/init.gradle", ".gradle/init.d", ".nuget/NuGet", ".config/NuGet", ".composer/auth.json",
+		".config/composer", ".hex/hex.config", ".pub-cache/credentials.json", ".config/dart", ".sbt/.credentials", ".ivy2/.credentials", ".config/mise", ".config/cabal", ".cabal/config"}},
+	{"language models and agents: their tokens, and what was said to them", []string{
+		".claude", ".claude.json", ".config/claude", ".codex", ".gemini", ".config/github-copilot", ".copilot", ".openai", ".config/openai", ".anthropic", ".config/anthropic",
+		".aider", ".aider.conf.yml", ".continue", ".cursor", ".cache/huggingface/token", ".cache/huggingface/stored_tokens", ".huggingface", ".kaggle", ".config/kaggle", ".config/wandb", ".ollama"}},
+	{"databases", []string{
+		".pgpass", ".pg_service.conf", ".my.cnf", ".mylogin.cnf", ".mongorc.js", ".config/pgcli", ".local/share/DBeaverData", ".dbeaver"}},
+	{"password stores and wallets", []string{
+		".password-store", ".local/share/keyrings", ".local/share/kwalletd", ".config/op", ".config/1Password", ".config/Bitwarden", ".config/Bitwarden CLI", ".config/keepassxc",
+		".electrum", ".bitcoin", ".ethereum", ".config/solana", ".config/Authy Desktop"}},
+	{"browsers, mail and chat", []string{
+		".mozilla", ".thunderbird", ".config/google-chrome", ".config/chromium", ".config/BraveSoftware", ".config/microsoft-edge", ".config/vivaldi", ".config/opera", ".config/zen",
+		".librewolf", ".cache/mozilla", ".cache/google-chrome", ".cache/chromium", ".cache/BraveSoftware", "snap", ".var/app", ".config/Slack", ".config/discord", ".config/Signal",
+		".config/Element", ".local/share/TelegramDesktop", ".purple", ".config/evolution", ".local/share/evolution", ".msmtprc", ".mutt", ".muttrc", ".config/neomutt", ".authinfo", ".authinfo.gpg"}},
+	{"histories: commands with passwords in them", []string{
+		".bash_history", ".zsh_history", ".zsh_sessions", ".histfile", ".sh_history", ".local/share/fish", ".python_history", ".node_repl_history", ".psql_history", ".mysql_history", ".sqlite_history",
+		".rediscli_history", ".irb_history", ".lesshst", ".viminfo", ".local/share/nvim", ".local/state/nvim", ".wget-hsts", ".ipython", ".jupyter", ".local/share/jupyter", ".local/share/atuin"}},
+	{"editors, with the tokens of their extensions", []string{
+		".config/Code", ".config/Cursor", ".config/VSCodium", ".vscode-server/data", ".cursor-server/data", ".config/JetBrains", ".config/zed", ".emacs.d", ".config/emacs"}},
+	{"doors to the session", []string{
+		".Xauthority", ".ICEauthority", ".dbus", ".config/systemd", ".config/autostart", ".config/pulse", ".local/share/containers", ".local/share/docker"}},
+	{"hutch itself", []string{".local/state/hutch", ".config/hutch"}},
+}
+
+// systemSecrets lie in the directories of the system that a box is shown. An
+// ordinary user cannot read most of them anyway; root in a box must not.
+var systemSecrets = []row{
+	{"password hashes, and the copies tools leave", []string{
+		"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/security/opasswd"}},
+	{"who may become whom", []string{"/etc/sudoers", "/etc/sudoers.d", "/etc/doas.conf"}},
+	{"the host's private keys", []string{
+		"/etc/ssh/ssh_host_rsa_key", "/etc/ssh/ssh_host_dsa_key", "/etc/ssh/ssh_host_ecdsa_key", "/etc/ssh/ssh_host_ed25519_key",
+		"/etc/ssl/private", "/etc/pki/tls/private", "/etc/letsencrypt", "/etc/krb5.keytab", "/etc/ipsec.secrets", "/etc/ipsec.d", "/etc/swanctl",
+		"/etc/wireguard", "/etc/openvpn", "/etc/credstore", "/etc/credstore.encrypted"}},
+	{"networks' passwords", []string{
+		"/etc/NetworkManager/system-connections", "/etc/wpa_supplicant", "/etc/iwd", "/etc/ppp", "/etc/netplan"}},
+	{"clusters and clouds", []string{
+		"/etc/kubernetes", "/etc/rancher", "/etc/cloud", "/etc/boto.cfg", "/etc/vault.d", "/etc/docker", "/etc/containers/auth.json",
+		"/etc/cloudflared", "/etc/salt", "/etc/ansible", "/etc/gitlab-runner", "/etc/buildkite-agent"}},
+	{"services' passwords", []string{
+		"/etc/mysql/debian.cnf", "/etc/redis", "/etc/msmtprc", "/etc/postfix/sasl_passwd", "/etc/exim4/passwd.client",
+		"/etc/sssd", "/etc/apt/auth.conf", "/etc/apt/auth.conf.d", "/etc/rsyncd.secrets", "/etc/grafana"}},
+}
+
+// prefixSecrets may lie in any directory that PATH led to.
+var prefixSecrets = row{"a prefix carries the config of its package manager", []string{".condarc", "etc/npmrc", ".netrc", ".env"}}
+
+// secretNames are words that make a variable's name a secret's. Looked for in
+// each part of a name, so that AUTH is found in OAUTH2, and not in AUTHOR.
+var secretNames = []string{
+	"KEY", "TOKEN", "SECRET", "PASS", "PWD", "CREDENTIAL", "CREDS", "CRED", "AUTH", "COOKIE", "SESSION", "PRIVATE", "BEARER", "JWT", "SIGNATURE", "SIGNING", "DSN",
+	"CONNSTR", "WEBHOOK", "VAULT", "KUBECONFIG", "CERTIFICATE", "SALT", "OTP", "MNEMONIC", "SEED",
+}
+
+// harmlessWords hold a secret word by accident.
+var harmlessWords = []string{"AUTHOR", "AUTHORS", "KEYBOARD", "KEYMAP", "KEYTIMEOUT", "TOKENIZERS", "HASHSEED"}
+
+// secretSuffixes are ends of names whose values are addresses with a password
+// in them, as a rule.
+var secretSuffixes = []string{"DATABASE_URL", "REDIS_URL", "MONGO_URL", "MONGODB_URI", "AMQP_URL", "RABBITMQ_URL", "POSTGRES_URL", "MYSQL_URL", "CONNECTION_STRING", "DB_URL", "DB_URI"}
+
+// secretStarts are beginnings of well-known tokens, whatever holds them.
+var secretStarts = []string{
+	"ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "sk-", "sk_live_", "rk_live_", "xoxb-", "xoxp-", "xapp-", "AKIA", "ASIA", "AIza", "ya29.", "npm_", "pypi-", "hf_", "eyJ", "hvs.", "dop_v1_", "SG.", "-----BEGIN",
+}
+
+// secretName reports whether a variable's name says that it holds a secret.
+func secretName(name string) bool {
+	upper := strings.ToUpper(name)
+	for _, s := range secretSuffixes {
+		if strings.HasSuffix(upper, s) {
+			return true
+		}
+	}
+	for word := range strings.FieldsFuncSeq(upper, func(r rune) bool { return r == '_' || r == '-' || r == '.' }) {
+		if slices.Contains(harmlessWords, word) {
+			continue
+		}
+		for _, s := range secretNames {
+			if strings.Contains(word, s) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// secretValue reports whether a value looks like a secret whatever its name:
+// an address with a user in it, or a well-known kind of token.
+func secretValue(value string) bool {
+	for rest := value; ; {
+		_, after, found := strings.Cut(rest, "://")
+		if !found {
+			break
+		}
+		authority := after
+		if end := strings.IndexAny(after, "/?# ,\t\n"); end >= 0 {
+			authority = after[:end]
+		}
+		if strings.Contains(authority, "@") {
+			return true
+		}
+		rest = after
+	}
+	const shortest = 16 // of a token; "sk-" begins words, too
+	for _, s := range secretStarts {
+		if len(value) >= shortest && strings.HasPrefix(value, s) {
+			return true
+		}
+	}
+	return false
+}
+
+// homeOf returns the home a path lies in, by where homes usually are; "" for
+// none.
+func homeOf(path string) string {
+	parts := strings.SplitN(path, "/", 5)
+	switch {
+	case len(parts) >= 2 && parts[1] == "root":
+		return "/root"
+	case len(parts) >= 3 && (parts[1] == "home" || parts[1] == "Users"):
+		return "/" + filepath.Join(parts[1], parts[2])
+	case len(parts) >= 4 && parts[1] == "var" && parts[2] == "home":
+		return filepath.Join("/var/home", parts[3])
+	}
+	return ""
+}
+
+// inside reports whether path is dir or lies below it. Both are clean.
+func inside(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, dir) && (dir == "/" || path[len(dir)] == '/')
+}

@@ -1,0 +1,614 @@
+package policy
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// ShowMode is how a box sees a path of the host.
+type ShowMode uint8
+
+const (
+	ReadOnly    ShowMode = iota
+	CopyOnWrite          // the box may write; what it wrote is thrown away
+)
+
+func (m ShowMode) String() string {
+	if m == CopyOnWrite {
+		return "copy-on-write"
+	}
+	return "read-only"
+}
+
+// A Show is a path of the host that a box sees at the same place: a directory,
+// or a file, and no symlink on the way to it.
+type Show struct {
+	Path string
+	Mode ShowMode
+}
+
+// A Symlink is one to make in the box, so that a path the host resolves
+// through a symlink resolves there too.
+type Symlink struct{ Path, Target string }
+
+// Host is what the view of a box depends on.
+type Host struct {
+	Home      string   // of the user the command runs as
+	Path      []string // the entries of PATH
+	Env       []string // the host's environment: where caches and toolchains were moved to
+	Workspace string   // real path
+	StateDir  string   // hutch's own
+
+	root string // in tests: where the host's root really is
+}
+
+// View returns what a box sees of the host besides the workspace: the system
+// and the toolchains on PATH read-only, build caches copy-on-write. What is
+// not named here is absent, and so is anything that would bring a secret
+// along: a home, hutch's state, or a directory around the workspace.
+//
+// Shows are sorted, parents first, and none lies in another of the same mode.
+// It costs some dozen lstats, whatever the host holds.
+func View(h Host) ([]Show, []Symlink) {
+	s := look(h)
+	return s.shows, s.links
+}
+
+// Masks returns the secrets that lie inside what View shows and exist on the
+// host. A box must find nothing there: an empty directory in place of a
+// directory, an empty file in place of a file.
+func Masks(h Host) []string { return look(h).masks() }
+
+// system are the directories a box has from the host. Data of the machine and
+// of others is not among them: /var, /srv, /home, /root, /mnt, /run.
+var system = []row{
+	{"programs and libraries", []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt"}},
+	{"configuration, less its secrets", []string{"/etc"}},
+	{"stores of package managers; not beside them, where their daemons' sockets are", []string{"/nix/store", "/gnu/store"}},
+}
+
+// systemTargets are files of the system that some distributions keep elsewhere
+// and link to.
+var systemTargets = row{"host names and certificates; not resolv.conf, which only a box with a network gets", []string{"/etc/hosts", "/etc/ssl/certs", "/etc/ssl/cert.pem"}}
+
+// A toolchain is known by a directory below some home. When a PATH entry lies
+// in it, shows are shown, relative to that home.
+type toolchain struct {
+	dir   string
+	shows []string
+	why   string
+}
+
+var toolchains = []toolchain{
+	{".pyenv", []string{".pyenv"}, "shims need versions and libexec"},
+	{".cargo", []string{".cargo/bin", ".cargo/env", ".cargo/config", ".cargo/config.toml", ".rustup"}, "rustup's proxies need the toolchains; credentials stay out"},
+	{".rustup", []string{".rustup"}, "a toolchain on PATH without its proxy"},
+	{".nvm", []string{".nvm"}, "node and what npm installed beside it"},
+	{".volta", []string{".volta"}, "shims need tools"},
+	{".asdf", []string{".asdf", ".tool-versions", ".asdfrc"}, "shims need installs and the versions chosen"},
+	{".local/share/mise", []string{".local/share/mise/shims", ".local/share/mise/installs"}, "not its config, which may hold secrets"},
+	{".local/share/fnm", []string{".local/share/fnm"}, "node versions"},
+	{".fnm", []string{".fnm"}, "node versions"},
+	{".sdkman", []string{".sdkman/candidates", ".sdkman/bin", ".sdkman/etc"}, "JVMs and their tools"},
+	{".jenv", []string{".jenv"}, "shims need versions"},
+	{".bun", []string{".bun"}, "the runtime and its global packages"},
+	{".deno", []string{".deno"}, "the runtime and its scripts"},
+	{".rbenv", []string{".rbenv"}, "shims need versions"},
+	{".rvm", []string{".rvm"}, "rubies and gemsets"},
+	{".goenv", []string{".goenv"}, "shims need versions"},
+	{".nodenv", []string{".nodenv"}, "shims need versions"},
+	{".phpenv", []string{".phpenv"}, "shims need versions"},
+	{".plenv", []string{".plenv"}, "shims need versions"},
+	{".ghcup", []string{".ghcup"}, "compilers"},
+	{".elan", []string{".elan"}, "proxies need the toolchains"},
+	{".dotnet", []string{".dotnet"}, "the SDK"},
+	{".opam", []string{".opam"}, "switches"},
+	{".linuxbrew", []string{".linuxbrew"}, "the whole prefix: its binaries find their libraries there"},
+	{".pixi", []string{".pixi"}, "environments"},
+	{".local/share/pnpm", []string{".local/share/pnpm"}, "global packages"},
+	{".local/share/uv", []string{".local/share/uv/tools", ".local/share/uv/python"}, "interpreters and tools; credentials stay out"},
+	{".local/bin", []string{".local/bin", ".local/lib", ".local/share/uv/tools", ".local/share/uv/python", ".local/share/pipx", ".local/pipx"}, "and what its links point into"},
+	{"go/bin", []string{"go/bin"}, "static binaries"},
+}
+
+// prefixes tell a directory that holds a whole installation: when the parent
+// of a PATH entry has one of these, the parent is shown.
+var prefixes = row{"its programs find the rest beside them", []string{
+	"conda-meta",       // conda
+	"pyvenv.cfg",       // a Python venv
+	"pkg/tool",         // Go
+	"lib/node_modules", // Node, or what npm -g installed
+	"release",          // a JDK
+}}
+
+// places are variables that move a toolchain; their directories are shown as
+// if they were on PATH.
+var places = row{"found through the environment, where PATH names only a shim", []string{
+	"RUSTUP_HOME", "GOROOT", "JAVA_HOME", "PYENV_ROOT", "NVM_DIR", "VOLTA_HOME", "ASDF_DATA_DIR", "RBENV_ROOT", "DOTNET_ROOT",
+}}
+
+// A cache is a directory below the home, unless variables move it: env names
+// it, or it is below in the directory that parent names.
+type cache struct {
+	dir    string
+	env    string
+	parent string
+	below  string
+	why    string
+}
+
+var caches = []cache{
+	{".cache/go-build", "GOCACHE", "XDG_CACHE_HOME", "go-build", "Go: compiled packages"},
+	{"go/pkg/mod", "GOMODCACHE", "GOPATH", "pkg/mod", "Go: modules"},
+	{".cache/golangci-lint", "GOLANGCI_LINT_CACHE", "XDG_CACHE_HOME", "golangci-lint", "Go: lint results"},
+	{".cache/pip", "PIP_CACHE_DIR", "XDG_CACHE_HOME", "pip", "Python: wheels"},
+	{".cache/uv", "UV_CACHE_DIR", "XDG_CACHE_HOME", "uv", "Python: wheels"},
+	{".cache/pypoetry", "POETRY_CACHE_DIR", "XDG_CACHE_HOME", "pypoetry", "Python: wheels and virtualenvs"},
+	{".cache/pre-commit", "PRE_COMMIT_HOME", "XDG_CACHE_HOME", "pre-commit", "hook environments"},
+	{".npm/_cacache", "", "npm_config_cache", "_cacache", "Node: packages; the logs beside them stay out"},
+	{".cache/yarn", "YARN_CACHE_FOLDER", "XDG_CACHE_HOME", "yarn", "Node: packages"},
+	{".yarn/berry/cache", "", "", "", "Node: packages"},
+	{".local/share/pnpm/store", "", "PNPM_HOME", "store", "Node: packages"},
+	{".bun/install/cache", "BUN_INSTALL_CACHE_DIR", "BUN_INSTALL", "install/cache", "Node: packages"},
+	{".cache/deno", "DENO_DIR", "XDG_CACHE_HOME", "deno", "Deno: modules"},
+	{".cache/node-gyp", "", "XDG_CACHE_HOME", "node-gyp", "Node: headers"},
+	{".cache/ms-playwright", "PLAYWRIGHT_BROWSERS_PATH", "XDG_CACHE_HOME", "ms-playwright", "browsers for tests, without profiles"},
+	{".cargo/registry", "", "CARGO_HOME", "registry", "Rust: crates"},
+	{".cargo/git", "", "CARGO_HOME", "git", "Rust: crates"},
+	{".cache/sccache", "SCCACHE_DIR", "XDG_CACHE_HOME", "sccache", "compiled objects"},
+	{".cache/ccache", "CCACHE_DIR", "XDG_CACHE_HOME", "ccache", "compiled objects"},
+	{".m2/repository", "", "", "", "Java: artefacts; settings.xml stays out"},
+	{".gradle/caches", "", "GRADLE_USER_HOME", "caches", "Java: artefacts; gradle.properties stays out"},
+	{".gradle/wrapper", "", "GRADLE_USER_HOME", "wrapper", "Java: Gradle itself"},
+	{".ivy2/cache", "", "", "", "Scala: artefacts"},
+	{".cache/coursier", "COURSIER_CACHE", "XDG_CACHE_HOME", "coursier", "Scala: artefacts"},
+	{".nuget/packages", "NUGET_PACKAGES", "", "", ".NET: packages"},
+	{".cache/composer", "COMPOSER_CACHE_DIR", "XDG_CACHE_HOME", "composer", "PHP: packages"},
+	{".cache/zig", "ZIG_GLOBAL_CACHE_DIR", "XDG_CACHE_HOME", "zig", "compiled objects"},
+	{".hex/packages", "", "HEX_HOME", "packages", "Elixir: packages; hex.config stays out"},
+	{".pub-cache/hosted", "", "PUB_CACHE", "hosted", "Dart: packages"},
+	{".cabal/packages", "", "", "", "Haskell: packages"},
+}
+
+// neverShown are directories that are not shown whole, wherever PATH leads.
+var neverShown = row{"homes, data, other mounts", []string{
+	"/", "/home", "/root", "/Users", "/var", "/srv", "/mnt", "/media", "/tmp", "/nix", "/gnu", "/var/home", "/var/lib", "/var/tmp"}}
+
+// notFiles are file systems of the kernel and of running services: sockets,
+// devices, processes. Nothing below them is shown.
+var notFiles = row{"a socket is a door", []string{"/proc", "/sys", "/dev", "/run", "/boot", "/var/run"}}
+
+// sight is a view in the making.
+type sight struct {
+	Host
+	files *resolver
+	homes []string          // where homeSecrets may lie
+	env   map[string]string // of Host.Env
+	shows []Show
+	links []Symlink
+}
+
+func look(h Host) *sight {
+	s := &sight{Host: h, files: newResolver(h.root), env: make(map[string]string)}
+	for _, e := range h.Env {
+		if name, value, ok := strings.Cut(e, "="); ok {
+			if _, seen := s.env[name]; !seen {
+				s.env[name] = value
+			}
+		}
+	}
+	if filepath.IsAbs(h.Home) {
+		s.Home = filepath.Clean(h.Home)
+		s.homes = append(s.homes, s.Home)
+		if real, ok := s.files.real(s.Home); ok && real != s.Home {
+			s.homes = append(s.homes, real)
+		}
+	}
+
+	for _, r := range system {
+		for _, path := range r.names {
+			s.showSystem(path)
+		}
+	}
+	for _, path := range systemTargets.names {
+		if real, ok := s.files.real(path); ok && !s.shown(real) && !s.secret(real) {
+			s.add(Show{real, ReadOnly})
+		}
+	}
+	for _, entry := range h.Path {
+		s.showBin(entry)
+	}
+	s.showInterpreters()
+	for _, name := range places.names {
+		if dir := s.env[name]; filepath.IsAbs(dir) {
+			s.showTools(dir, dir)
+		}
+	}
+	for _, c := range caches {
+		s.showCache(c)
+	}
+	s.settle()
+	return s
+}
+
+// showSystem shows a directory of the system, or makes its link again.
+func (s *sight) showSystem(path string) {
+	target, isLink := s.files.readlink(path)
+	real, ok := s.files.real(path)
+	switch {
+	case !ok:
+		return
+	case isLink:
+		if !s.shown(real) && !s.mayShow(real) {
+			return
+		}
+		s.links = append(s.links, Symlink{path, target})
+	}
+	if !s.shown(real) {
+		s.add(Show{real, ReadOnly})
+	}
+}
+
+// showBin shows a PATH entry and what its programs need.
+func (s *sight) showBin(entry string) {
+	if !filepath.IsAbs(entry) {
+		return
+	}
+	entry = filepath.Clean(entry)
+	real, ok := s.files.real(entry)
+	if !ok {
+		return
+	}
+	if entry == "/snap/bin" {
+		s.showSystem("/snap") // its programs are links to mounts beside it
+		return
+	}
+	// A venv's interpreter is a link to the Python it was made from.
+	if prefix := filepath.Dir(real); s.files.exists(filepath.Join(prefix, "pyvenv.cfg")) {
+		s.showInterpreter(real)
+	}
+	s.showTools(entry, real)
+}
+
+// showTools shows a directory of programs, path, which is real on disk: the
+// toolchain it belongs to, the prefix it is part of, or just itself.
+func (s *sight) showTools(path, real string) {
+	if r, ok := s.files.real(real); ok {
+		real = r
+	} else {
+		return
+	}
+	if s.Workspace != "" && inside(real, s.Workspace) {
+		return // seen as part of the workspace
+	}
+	if home, tools, ok := findToolchain(real); ok {
+		for _, rel := range tools.shows {
+			s.showKnown(filepath.Join(home, rel), ReadOnly)
+		}
+	} else if !s.shown(real) {
+		if prefix := filepath.Dir(real); s.isPrefix(prefix) && s.mayShow(prefix) {
+			s.add(Show{prefix, ReadOnly})
+		} else if s.mayShow(real) {
+			s.add(Show{real, ReadOnly})
+		}
+	}
+	s.link(path, real)
+}
+
+// showInterpreters shows the Pythons that the workspace's own virtual
+// environments come from, activated or not.
+func (s *sight) showInterpreters() {
+	if s.Workspace == "" {
+		return
+	}
+	for _, venv := range []string{".venv", "venv"} {
+		s.showInterpreter(filepath.Join(s.Workspace, venv, "bin"))
+	}
+}
+
+func (s *sight) showInterpreter(bin string) {
+	if python, ok := s.files.real(filepath.Join(bin, "python")); ok {
+		if dir := filepath.Dir(python); dir != bin {
+			s.showTools(dir, dir)
+		}
+	}
+}
+
+// showKnown shows a path that a table names, with its link when it is one.
+func (s *sight) showKnown(path string, mode ShowMode) {
+	real, ok := s.files.real(path)
+	if !ok || s.secret(real) || s.secret(path) || s.overHome(real) {
+		return
+	}
+	s.add(Show{real, mode})
+	s.link(path, real)
+}
+
+func (s *sight) showCache(c cache) {
+	dir := s.env[c.env]
+	if parent := s.env[c.parent]; dir == "" && parent != "" {
+		parent, _, _ = strings.Cut(parent, string(filepath.ListSeparator)) // GOPATH is a list
+		dir = filepath.Join(parent, c.below)
+	}
+	if dir == "" && s.Home != "" {
+		dir = filepath.Join(s.Home, c.dir)
+	}
+	if !filepath.IsAbs(dir) { // "off", for one
+		return
+	}
+	dir = filepath.Clean(dir)
+	if real, ok := s.files.real(dir); ok && s.files.isDir(real) && !s.aroundWorkspace(real) && !s.neverWhole(real) {
+		s.showKnown(dir, CopyOnWrite)
+	}
+}
+
+// link makes path lead to real, unless it does so already.
+func (s *sight) link(path, real string) {
+	if path == real || !s.shown(real) || s.shown(path) || s.secret(path) {
+		return
+	}
+	s.links = append(s.links, Symlink{path, real})
+}
+
+// findToolchain returns the toolchain a real path belongs to, and the home it
+// lies below. The longest name wins.
+func findToolchain(path string) (home string, found toolchain, ok bool) {
+	for _, t := range toolchains {
+		i := strings.Index(path+"/", "/"+t.dir+"/")
+		if i > 0 && len(t.dir) > len(found.dir) {
+			home, found, ok = path[:i], t, true
+		}
+	}
+	return home, found, ok
+}
+
+func (s *sight) isPrefix(dir string) bool {
+	return slices.ContainsFunc(prefixes.names, func(mark string) bool {
+		return s.files.exists(filepath.Join(dir, mark))
+	})
+}
+
+// shown reports whether a path is seen in the box, the workspace left aside.
+func (s *sight) shown(path string) bool {
+	return slices.ContainsFunc(s.shows, func(x Show) bool { return inside(path, x.Path) })
+}
+
+// add shows a path, unless it is seen already.
+func (s *sight) add(n Show) {
+	for _, x := range s.shows {
+		if inside(n.Path, x.Path) && (x.Mode == n.Mode || x.Mode == CopyOnWrite) {
+			return
+		}
+	}
+	s.shows = append(s.shows, n)
+}
+
+// mayShow reports whether a directory that no table names may be shown whole.
+func (s *sight) mayShow(path string) bool {
+	return !s.neverWhole(path) && !s.overHome(path) && !s.secret(path) && !s.aroundWorkspace(path) && !s.aroundSecret(path)
+}
+
+func (s *sight) neverWhole(path string) bool {
+	return slices.Contains(neverShown.names, path) || homeOf(path) == path ||
+		slices.ContainsFunc(notFiles.names, func(dir string) bool { return inside(path, dir) })
+}
+
+// overHome reports whether a path is a home or leads to it.
+func (s *sight) overHome(path string) bool {
+	return slices.ContainsFunc(s.homes, func(home string) bool { return inside(home, path) })
+}
+
+// aroundWorkspace reports whether a directory would show the workspace's
+// neighbours.
+func (s *sight) aroundWorkspace(path string) bool {
+	return s.Workspace != "" && inside(s.Workspace, path)
+}
+
+// secret reports whether a path lies in a place that is kept from boxes.
+func (s *sight) secret(path string) bool {
+	if s.StateDir != "" && inside(path, s.StateDir) {
+		return true
+	}
+	for secret := range s.secretsOf(path) {
+		if inside(path, secret) {
+			return true
+		}
+	}
+	return false
+}
+
+// aroundSecret reports whether a directory contains such a place, there or
+// not: it may come to be while a box is alive.
+func (s *sight) aroundSecret(path string) bool {
+	if s.StateDir != "" && inside(s.StateDir, path) {
+		return true
+	}
+	for secret := range s.secretsOf(path) {
+		if inside(secret, path) {
+			return true
+		}
+	}
+	return false
+}
+
+// secretsOf yields the places of secrets in the homes that concern a path.
+func (s *sight) secretsOf(path string) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		homes := s.homes
+		if home := homeOf(path); home != "" && !slices.Contains(homes, home) {
+			homes = append(slices.Clone(homes), home)
+		}
+		for _, home := range homes {
+			if !inside(path, home) {
+				continue
+			}
+			for _, r := range homeSecrets {
+				for _, rel := range r.names {
+					if !yield(home + "/" + rel) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// masks returns the secrets inside what is shown.
+func (s *sight) masks() []string {
+	var found []string
+	mask := func(path string) {
+		if s.shown(path) && s.files.exists(path) {
+			real, ok := s.files.real(path)
+			if ok && s.shown(real) && !slices.Contains(found, real) {
+				found = append(found, real)
+			}
+		}
+	}
+	for _, r := range systemSecrets {
+		for _, path := range r.names {
+			mask(path)
+		}
+	}
+	for _, x := range s.shows {
+		if s.isSystem(x.Path) {
+			continue
+		}
+		for secret := range s.secretsOf(x.Path) {
+			if inside(secret, x.Path) {
+				mask(secret)
+			}
+		}
+		for _, rel := range prefixSecrets.names {
+			mask(filepath.Join(x.Path, rel))
+		}
+	}
+	if s.StateDir != "" {
+		mask(s.StateDir)
+	}
+	slices.Sort(found)
+	// What lies in a masked directory is gone with it.
+	var masks []string
+	for _, path := range found {
+		if n := len(masks); n == 0 || !inside(path, masks[n-1]) {
+			masks = append(masks, path)
+		}
+	}
+	return masks
+}
+
+func (s *sight) isSystem(path string) bool {
+	return slices.ContainsFunc(system, func(r row) bool { return slices.Contains(r.names, path) })
+}
+
+// settle sorts the shows, drops those that a later one made superfluous, and
+// drops the links that lie in a show, where the host's own link is seen.
+func (s *sight) settle() {
+	byPath := func(a, b Show) int {
+		if c := comparePaths(a.Path, b.Path); c != 0 {
+			return c
+		}
+		return int(b.Mode) - int(a.Mode)
+	}
+	slices.SortFunc(s.shows, byPath)
+	all := s.shows
+	s.shows = nil
+	for _, x := range all {
+		s.add(x)
+	}
+
+	s.links = slices.DeleteFunc(s.links, func(l Symlink) bool { return s.shown(l.Path) })
+	slices.SortFunc(s.links, func(a, b Symlink) int { return comparePaths(a.Path, b.Path) })
+	s.links = slices.CompactFunc(s.links, func(a, b Symlink) bool { return a.Path == b.Path })
+}
+
+// comparePaths orders paths so that what lies in a directory follows it.
+func comparePaths(a, b string) int {
+	return slices.Compare(strings.Split(a, "/"), strings.Split(b, "/"))
+}
+
+// resolver resolves symlinks like filepath.EvalSymlinks, asking the host about
+// each name once.
+type resolver struct {
+	root  string
+	names map[string]node
+	calls int
+}
+
+// node is what a name in a real directory is.
+type node struct {
+	mode   os.FileMode
+	ok     bool
+	target string // of a symlink
+}
+
+func newResolver(root string) *resolver {
+	return &resolver{root: root, names: make(map[string]node)}
+}
+
+// lookup asks about a path whose directory is real.
+func (r *resolver) lookup(path string) node {
+	n, known := r.names[path]
+	if known {
+		return n
+	}
+	r.calls++
+	if info, err := os.Lstat(r.root + path); err == nil {
+		n = node{mode: info.Mode(), ok: true}
+		if n.mode&os.ModeSymlink != 0 {
+			n.target, err = os.Readlink(r.root + path)
+			n.ok = err == nil
+		}
+	}
+	r.names[path] = n
+	return n
+}
+
+// real returns an absolute path without its symlinks, if it exists.
+func (r *resolver) real(path string) (string, bool) {
+	const maxLinks = 40 // as the kernel
+	done, rest := "/", strings.Split(path, "/")
+	for links := 0; len(rest) > 0; {
+		name := rest[0]
+		rest = rest[1:]
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			done = filepath.Dir(done)
+			continue
+		}
+		next := filepath.Join(done, name)
+		n := r.lookup(next)
+		if !n.ok {
+			return "", false
+		}
+		if n.mode&os.ModeSymlink == 0 {
+			done = next
+			continue
+		}
+		if links++; links > maxLinks {
+			return "", false
+		}
+		if filepath.IsAbs(n.target) {
+			done = "/"
+		}
+		rest = append(strings.Split(n.target, "/"), rest...)
+	}
+	return done, true
+}
+
+func (r *resolver) exists(path string) bool {
+	_, ok := r.real(path)
+	return ok
+}
+
+func (r *resolver) isDir(real string) bool { return r.lookup(real).mode.IsDir() }
+
+// readlink returns the target of a path, if it is a symlink in a real
+// directory.
+func (r *resolver) readlink(path string) (string, bool) {
+	n := r.lookup(path)
+	return n.target, n.ok && n.mode&os.ModeSymlink != 0
+}

@@ -3,6 +3,7 @@ package promote
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"hutch/internal/changeset"
 	"hutch/internal/fsat"
@@ -24,13 +25,17 @@ type Request struct {
 	// the layer (--mtime=keep); else their order is kept and they end at the
 	// commit, so that make sees them as new.
 	KeepTimes bool
+	// KeepLayer leaves the layer as it was, sharing nothing with the
+	// workspace, for a box that lives on. Without it the layer is spent by a
+	// promotion that succeeds: its files were moved.
+	KeepLayer bool
 }
 
 // Result tells how a promotion went.
 type Result struct {
 	ID         string
 	Promoted   int
-	StagedBy   string // "rename", "reflink" or "copy": how most content came out of the layer
+	StagedBy   string // "rename", "reflink" or "copy": how most content came out of the layer; "" when there was none
 	Durable    bool
 	RolledBack bool // an error after the commit point was reversed
 }
@@ -59,4 +64,34 @@ type Recovered struct {
 	ID      string
 	Forward bool   // true: finished; false: taken back
 	Receipt []byte // of the transaction that was finished
+	// Shared says that the layer may still hold names of files that are now
+	// in the workspace: discard it, never run a box on it again.
+	Shared bool
+	// Kept says that the user changed paths between the crash and now, so
+	// those were left as they are and the transaction's directory was kept
+	// with what it holds.
+	Kept bool
 }
+
+// State is how far a transaction came.
+type State string
+
+// The states of a transaction.
+const (
+	Absent    State = "absent"    // nothing of it is left, or it never was
+	Unstarted State = "unstarted" // before its commit point: recovery drops it
+	Committed State = "committed" // recovery finishes it
+	Reversing State = "reversing" // recovery takes it back
+	Done      State = "done"      // in the workspace; kept as undo data
+	Aborted   State = "aborted"   // taken back, but kept because the user changed paths meanwhile
+)
+
+// Budget limits the finished transactions that are kept as undo data.
+type Budget struct {
+	Count int
+	Bytes int64
+	Age   time.Duration
+}
+
+// DefaultBudget is what Apply prunes to.
+var DefaultBudget = Budget{Count: 20, Bytes: 256 << 20, Age: 14 * 24 * time.Hour}

@@ -1,0 +1,355 @@
+package promote
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"hutch/internal/changeset"
+	"hutch/internal/fsat"
+)
+
+// plan is a changeset turned into steps on the workspace as it stands. No
+// step lies beneath another, except that a directory may be altered above
+// steps: what is beneath a new or a vanished directory goes with it.
+type plan struct {
+	req      *Request
+	steps    []step
+	carried  [][]*changeset.Entry // by step: what its slot will hold, itself first
+	parents  []parent
+	seen     []seen // by entry: the host as the plan found it
+	promoted int
+	held     int64 // bytes that will lie in the slots as undo data
+}
+
+// seen is what the plan found at a path of the host; a zero Ino is nothing.
+type seen struct {
+	ino   uint64
+	ctime fsat.Time
+}
+
+// planner holds what is only needed while planning.
+type planner struct {
+	*plan
+	host      *tree
+	whole     map[string]int  // directories staged whole, to the index of their step
+	gone      map[string]bool // directories that vanish with what they hold
+	deleted   map[string]bool // every path the changeset names as deleted
+	ancestors map[string]string
+	noted     map[string]bool // directories that are in plan.parents
+	conflicts []Conflict
+}
+
+// makePlan checks the changeset against the workspace and orders it. It reads
+// only. It returns a *ConflictError when the host changed the same paths.
+func makePlan(req *Request) (*plan, error) {
+	p := &planner{
+		plan:      &plan{req: req, seen: make([]seen, len(req.Changes.Entries))},
+		host:      newTree(req.Workspace),
+		whole:     map[string]int{},
+		gone:      map[string]bool{},
+		deleted:   map[string]bool{},
+		ancestors: map[string]string{},
+		noted:     map[string]bool{},
+	}
+	defer p.host.close()
+	entries := req.Changes.Entries
+	for i := range entries {
+		e := &entries[i]
+		if err := checkEntry(e); err != nil {
+			return nil, err
+		}
+		if i > 0 && entries[i-1].Path >= e.Path {
+			return nil, fmt.Errorf("changeset out of order at %q", e.Path)
+		}
+		if e.After == nil {
+			p.deleted[e.Path] = true
+		}
+	}
+	for i := range entries {
+		if err := p.entry(i, &entries[i]); err != nil {
+			return nil, fmt.Errorf("%q: %w", entries[i].Path, err)
+		}
+	}
+	if p.conflicts != nil {
+		return nil, &ConflictError{p.conflicts}
+	}
+	return p.plan, nil
+}
+
+// checkEntry refuses what no honest reader of a layer would produce.
+func checkEntry(e *changeset.Entry) error {
+	if err := checkPath(e.Path); err != nil {
+		return err
+	}
+	if want := map[changeset.Op][2]bool{
+		changeset.Created:  {false, true},
+		changeset.Modified: {true, true},
+		changeset.Deleted:  {true, false},
+	}; want[e.Op] != [2]bool{e.Before != nil, e.After != nil} {
+		return fmt.Errorf("%q: a malformed %q entry", e.Path, e.Op)
+	}
+	if e.After == nil {
+		return nil
+	}
+	switch e.After.Type {
+	case fsat.Regular, fsat.Directory, fsat.Symlink:
+	default:
+		return fmt.Errorf("%q: a %s is never promoted", e.Path, e.After.Type)
+	}
+	if e.Path == "." && (e.Op != changeset.Modified || e.Before.Type != fsat.Directory || e.After.Type != fsat.Directory) {
+		return errors.New("the workspace itself cannot be replaced")
+	}
+	if e.After.Type == fsat.Regular && e.Source == changeset.Workspace {
+		return checkPath(e.SourcePath)
+	}
+	if e.After.Type == fsat.Regular {
+		return fsat.Check(e.SourcePath)
+	}
+	return nil
+}
+
+func (p *planner) entry(i int, e *changeset.Entry) error {
+	dir, _ := fsat.Split(e.Path)
+	if at, ok := p.whole[dir]; ok && e.Path != "." {
+		if e.Op != changeset.Created {
+			return fmt.Errorf("%s beneath a new directory", e.Op)
+		}
+		p.carried[at] = append(p.carried[at], e)
+		if e.After.Type == fsat.Directory {
+			p.whole[e.Path] = at
+		}
+		p.promoted++
+		return nil
+	}
+	if p.gone[dir] && e.Op != changeset.Deleted {
+		return fmt.Errorf("%s beneath a directory that is gone", e.Op)
+	}
+
+	st, found, what, err := p.look(e)
+	if err != nil {
+		return err
+	}
+	if found {
+		p.seen[i] = seen{st.Ino, st.Ctime}
+	}
+	if what != "" {
+		same, err := p.equal(e, st, found)
+		if err != nil {
+			return err
+		}
+		if !same {
+			p.conflicts = append(p.conflicts, Conflict{Path: e.Path, Box: string(e.Op), Host: what})
+		}
+		// On a conflict the walk goes on only to name the others.
+		if e.After == nil && e.Before.Type == fsat.Directory {
+			p.gone[e.Path] = true
+		}
+		return nil
+	}
+
+	if e.Before != nil && st.Type == fsat.Directory && (e.After == nil || e.After.Type != fsat.Directory) {
+		if err := p.strangers(e); err != nil {
+			return err
+		}
+		p.gone[e.Path] = true
+	}
+	p.promoted++
+	if e.After == nil || e.Before != nil && !p.altered(e) {
+		p.held += st.Size
+	}
+	if p.gone[dir] {
+		return nil // goes with the directory above
+	}
+	s := step{Path: raw(e.Path), Before: identOf(st)}
+	if !found {
+		s.Before = ident{}
+	}
+	switch {
+	case e.After == nil:
+		s.Kind = remove
+	case e.Before == nil:
+		s.Kind = create
+	case p.altered(e):
+		s.Kind = alter
+		if s.Alter, err = p.alteration(e, st); err != nil || s.Alter == nil {
+			return err
+		}
+	default:
+		s.Kind = replace
+	}
+	if s.Kind == alter {
+		p.add(s, nil)
+		return nil
+	}
+	if err := p.parent(dir, st, found); err != nil {
+		return err
+	}
+	p.add(s, e)
+	if e.After != nil && e.After.Type == fsat.Directory {
+		p.whole[e.Path] = len(p.steps) - 1
+	}
+	return nil
+}
+
+func (p *planner) add(s step, e *changeset.Entry) {
+	p.steps = append(p.steps, s)
+	var carried []*changeset.Entry
+	if e != nil && e.After != nil {
+		carried = append(carried, e)
+	}
+	p.carried = append(p.carried, carried)
+}
+
+// altered reports whether only mode, owner or xattrs changed.
+func (p *planner) altered(e *changeset.Entry) bool {
+	b, a := e.Before, e.After
+	if b == nil || a == nil || b.Type != a.Type {
+		return false
+	}
+	return a.Type == fsat.Directory || a.Type == fsat.Regular && a.Digest != "" && a.Digest == b.Digest && a.Size == b.Size
+}
+
+// alteration works out an in-place change; nil when nothing is left of it.
+func (p *planner) alteration(e *changeset.Entry, st fsat.Stat) (*alteration, error) {
+	a := &alteration{
+		From: attrs{Mode: st.Mode, UID: st.UID, GID: st.GID},
+		To:   attrs{Mode: finalMode(e.After, st.Mode), UID: st.UID, GID: st.GID},
+	}
+	if os.Geteuid() == 0 {
+		a.To.UID, a.To.GID = e.After.UID, e.After.GID
+	}
+	fd, err := fsat.OpenPath(p.req.Workspace, e.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	names := map[string]bool{}
+	for name := range e.Before.Xattrs {
+		names[name] = true
+	}
+	for name := range e.After.Xattrs {
+		names[name] = true
+	}
+	for name := range names {
+		if !promotableXattr(name) {
+			continue
+		}
+		old, had, err := fsat.Xattr(fd, name)
+		if err != nil {
+			return nil, err
+		}
+		value, has := e.After.Xattrs[name]
+		if had == has && string(old) == string(value) {
+			continue
+		}
+		a.From.Xattrs = append(a.From.Xattrs, xattr{raw(name), old, !had})
+		a.To.Xattrs = append(a.To.Xattrs, xattr{raw(name), value, !has})
+	}
+	if len(a.To.Xattrs) == 0 && a.To.Mode == st.Mode && a.To.UID == st.UID && a.To.GID == st.GID {
+		return nil, nil
+	}
+	return a, nil
+}
+
+// finalMode is the mode that a path gets. A box never hands out setuid or
+// setgid, but a shared directory that had setgid keeps it.
+func finalMode(s *changeset.State, had uint32) uint32 {
+	mode := s.Mode & 0o1777
+	if s.Type == fsat.Directory {
+		mode |= s.Mode & had & 0o6000
+	}
+	return mode
+}
+
+// parent checks that the steps in the directory dir will be allowed, and notes
+// it in the plan.
+func (p *planner) parent(dir string, target fsat.Stat, found bool) error {
+	st, err := p.host.lstat(dir)
+	if err != nil {
+		return err
+	}
+	if st.Type != fsat.Directory {
+		return fmt.Errorf("%q is a %s, not a directory", dir, st.Type)
+	}
+	root, err := fsat.Fstat(p.req.Workspace)
+	if err != nil {
+		return err
+	}
+	// A rename cannot leave its mount, nor its subvolume.
+	if st.MntID != root.MntID || st.Dev != root.Dev {
+		return fmt.Errorf("%q is on another mount or file system than the workspace", dir)
+	}
+	if found && target.MntID != root.MntID {
+		return errors.New("it is a mount point")
+	}
+	euid := uint32(os.Geteuid())
+	if found && euid != 0 && st.Mode&unix.S_ISVTX != 0 && target.UID != euid && st.UID != euid {
+		return errors.New("another user's file in a sticky directory")
+	}
+	if p.noted[dir] {
+		return nil
+	}
+	p.noted[dir] = true
+	note := parent{Path: raw(dir), Ino: st.Ino, Mode: st.Mode, Mtime: st.Mtime}
+	fd, err := fsat.Open(p.req.Workspace, dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	err = unix.Faccessat(fd, ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS)
+	switch {
+	case errors.Is(err, unix.EACCES) && st.UID == euid && st.Mode&0o300 != 0o300:
+		note.Opened = true
+	case err != nil:
+		return fmt.Errorf("directory %q cannot be written: %w", dir, err)
+	}
+	p.parents = append(p.parents, note)
+	return nil
+}
+
+// unchanged looks again at every path of the plan, and returns a
+// *ConflictError when the host changed one since it was made.
+func (p *plan) unchanged() error {
+	host := newTree(p.req.Workspace)
+	defer host.close()
+	known := map[string]uint64{}
+	for _, d := range p.parents {
+		known[string(d.Path)] = d.Ino
+	}
+	var conflicts []Conflict
+	for i := range p.req.Changes.Entries {
+		e := &p.req.Changes.Entries[i]
+		if e.Path == "." {
+			continue // .hutch itself changed its ctime
+		}
+		st, err := host.lstat(e.Path)
+		now := seen{st.Ino, st.Ctime}
+		if err != nil {
+			if !absent(err) {
+				return err
+			}
+			now = seen{}
+		}
+		if now != p.seen[i] {
+			conflicts = append(conflicts, Conflict{e.Path, string(e.Op), "changed while it was being promoted"})
+		}
+	}
+	for _, dir := range slices.Sorted(maps.Keys(known)) {
+		st, err := host.lstat(dir)
+		if err != nil && !absent(err) {
+			return err
+		}
+		if err != nil || st.Ino != known[dir] || st.Type != fsat.Directory {
+			conflicts = append(conflicts, Conflict{dir, "changed within", "replaced while it was being promoted"})
+		}
+	}
+	if conflicts != nil {
+		return &ConflictError{conflicts}
+	}
+	return nil
+}

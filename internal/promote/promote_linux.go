@@ -1,0 +1,325 @@
+package promote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"hutch/internal/fsat"
+)
+
+// Apply promotes a changeset: after it the workspace holds all of it, or
+// nothing. It returns a *ConflictError when the host changed the same paths.
+//
+// An error means that the workspace is as it was, unless it says that recovery
+// is pending; the layer is whole after every error. A process that dies in
+// Apply leaves a transaction that Recover completes.
+//
+// Precondition: the layer is quiet, and nobody else uses it.
+func Apply(ctx context.Context, req Request) (Result, error) {
+	res := Result{ID: req.ID}
+	if err := checkID(req.ID); err != nil {
+		return res, err
+	}
+	// Where nothing was ever promoted, a conflict must not even leave a
+	// .hutch: the plan comes before the lock. It is checked once more right
+	// before the commit point.
+	s, err := openShed(ctx, req.Workspace)
+	if err != nil {
+		return res, err
+	}
+	if s != nil {
+		defer s.close()
+		if _, err := s.recover(); err != nil {
+			return res, err
+		}
+	}
+	p, err := makePlan(&req)
+	if err != nil {
+		return res, err
+	}
+	if len(p.steps) == 0 {
+		res.Durable = true
+		return res, nil
+	}
+	if s == nil {
+		if s, err = makeShed(ctx, req.Workspace); err != nil {
+			return res, err
+		}
+		defer s.close()
+		if _, err := s.recover(); err != nil {
+			return res, err
+		}
+	}
+	return s.promote(ctx, p, res)
+}
+
+// promote carries out a plan under the lock.
+func (s *shed) promote(ctx context.Context, p *plan, res Result) (Result, error) {
+	dir := txnPrefix + p.req.ID
+	if err := mkdir(s.fd, dir, 0o700); err != nil {
+		s.tidy()
+		return res, err
+	}
+	drop := func(err error) (Result, error) {
+		// Nothing of it is in the workspace yet. If it cannot be removed,
+		// recovery will.
+		_ = removeAll(s.fd, dir)
+		s.tidy()
+		return res, err
+	}
+	txn, err := fsat.OpenDir(s.fd, dir)
+	if err != nil {
+		return drop(err)
+	}
+	defer unix.Close(txn)
+
+	st := newStager(p, txn)
+	defer st.close()
+	for i := range p.steps {
+		if err := ctx.Err(); err != nil {
+			return drop(err)
+		}
+		if err := st.step(i); err != nil {
+			return drop(err)
+		}
+	}
+	j, err := s.writeJournal(txn, p, st)
+	if err != nil {
+		return drop(err)
+	}
+
+	// Barrier B1. All that the journal speaks of is durable before its name
+	// is: without it, power cuts left a mix.
+	if err := s.flushStaged(txn, st); err != nil {
+		return drop(err)
+	}
+	if err := errors.Join(p.unchanged(), ctx.Err()); err != nil {
+		return drop(err)
+	}
+
+	// The commit point: from here on a crash goes forward.
+	if err := rename(txn, journalTmp, txn, journalFile, 0); err != nil {
+		return drop(err)
+	}
+	m := newMover(s.ws, txn, j)
+	defer m.close()
+	err = fsync(txn)
+	if err == nil {
+		err = m.forward()
+	}
+	if err == nil {
+		err = m.flush() // barrier B3
+	}
+	if err != nil {
+		if back := s.reverse(m); back != nil {
+			return res, fmt.Errorf("%w; and taking it back failed, recovery is pending: %w", err, back)
+		}
+		res.RolledBack = true
+		return res, err
+	}
+
+	// All is in place and durable. What follows only closes the books; where
+	// it fails, recovery does it.
+	res.Promoted, res.StagedBy, res.Durable = p.promoted, st.stagedBy(), true
+	st.spend()
+	if m.conclude() == nil {
+		_, _ = s.prune(DefaultBudget)
+	}
+	return res, nil
+}
+
+// writeJournal settles the times and writes the journal under its temporary
+// name.
+func (s *shed) writeJournal(txn int, p *plan, st *stager) (*journal, error) {
+	// "Now" on the clock of the file system, which runs in ticks behind the
+	// clock of the system: a file written after the promotion is never older
+	// than one that came with it.
+	fd, err := createFile(txn, journalTmp)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	now, err := fsat.Fstat(fd)
+	if err != nil {
+		return nil, err
+	}
+	st.rank(now.Mtime)
+	for i := range p.steps {
+		if s := &p.steps[i]; len(s.Files) > 0 {
+			s.Staged.Mtime = s.Files[0].Mtime
+		}
+	}
+	j := &journal{ID: p.req.ID, Receipt: p.req.Receipt, Held: p.held, Steps: p.steps, Parents: p.parents}
+	if err := j.validate(j.ID); err != nil {
+		return nil, err
+	}
+	data, err := seal(j, j.Held)
+	if err != nil {
+		return nil, err
+	}
+	return j, write(fd, data)
+}
+
+func (s *shed) flushStaged(txn int, st *stager) error {
+	return flush(txn, append(st.made, journalTmp, "."), s.fd, s.ws)
+}
+
+// flush makes the steps durable: the directories they took place in, and the
+// files whose times or modes they changed.
+func (m *mover) flush() error {
+	names := make([]string, 0, len(m.j.Parents)+len(m.j.Steps))
+	for _, p := range m.j.Parents {
+		names = append(names, string(p.Path))
+	}
+	for i := range m.j.Steps {
+		s := &m.j.Steps[i]
+		if s.Kind == alter && s.Before.Type != fsat.Symlink {
+			names = append(names, string(s.Path))
+		}
+		for k := range s.Files {
+			f := &s.Files[k]
+			path := string(s.Path)
+			if f.Rel != "." {
+				path += "/" + string(f.Rel)
+			}
+			if f.Type != fsat.Symlink {
+				names = append(names, path)
+			}
+		}
+	}
+	return flush(m.ws, names, m.txn)
+}
+
+// reverse takes a committed transaction back and drops it.
+func (s *shed) reverse(m *mover) error {
+	err := rename(m.txn, journalFile, m.txn, backFile, 0)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return s.finishBack(m)
+}
+
+// finishBack completes a reversal that has been decided.
+func (s *shed) finishBack(m *mover) error {
+	if err := m.back(); err != nil {
+		return err
+	}
+	names := make([]string, 0, len(m.j.Parents))
+	for _, p := range m.j.Parents {
+		if _, err := m.tree.lstat(string(p.Path)); err == nil {
+			names = append(names, string(p.Path))
+		}
+	}
+	for i := range m.j.Steps {
+		if st := &m.j.Steps[i]; st.Kind == alter {
+			if _, err := m.tree.lstat(string(st.Path)); err == nil {
+				names = append(names, string(st.Path))
+			}
+		}
+	}
+	if err := flush(m.ws, names, m.txn); err != nil {
+		return err
+	}
+	if m.changed {
+		// A slot may hold the user's last work, or what he would miss.
+		return errors.Join(rename(m.txn, backFile, m.txn, abortedFile, 0), fsync(m.txn))
+	}
+	// Without any journal the rest is refuse, whatever part of it a crash
+	// leaves.
+	if err := errors.Join(unlink(m.txn, backFile), fsync(m.txn)); err != nil {
+		return err
+	}
+	_ = removeAll(s.fd, txnPrefix+m.j.ID)
+	s.tidy()
+	return nil
+}
+
+// conclude writes down what stands in the workspace now, for an undo to
+// compare with, and renames the journal to done.
+func (m *mover) conclude() error {
+	if err := m.writeAfter(); err != nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+		return err
+	}
+	if err := rename(m.txn, journalFile, m.txn, doneFile, 0); err != nil {
+		return err
+	}
+	return fsync(m.txn)
+}
+
+func (m *mover) writeAfter() error {
+	var a after
+	for i := range m.j.Steps {
+		s := &m.j.Steps[i]
+		var ids []ident
+		see := func(path string, ino uint64, mtime *fsat.Time) error {
+			st, err := m.tree.lstat(path)
+			if err != nil && !absent(err) {
+				return err
+			}
+			// What the user has changed by now (in a recovery) is not
+			// what was promoted: leave it unvouched for.
+			if err != nil || st.Ino != ino || mtime != nil && st.Type != fsat.Directory && st.Mtime != *mtime {
+				ids = append(ids, ident{})
+				return nil
+			}
+			ids = append(ids, identOf(st))
+			return nil
+		}
+		if s.Kind == alter {
+			if err := see(string(s.Path), s.Before.Ino, nil); err != nil {
+				return err
+			}
+		}
+		for k := range s.Files {
+			f := &s.Files[k]
+			path := string(s.Path)
+			if f.Rel != "." {
+				path += "/" + string(f.Rel)
+			}
+			if err := see(path, f.Ino, &f.Mtime); err != nil {
+				return err
+			}
+		}
+		a.Steps = append(a.Steps, ids)
+	}
+	data, err := seal(&a, 0)
+	if err != nil {
+		return err
+	}
+	_ = unlink(m.txn, afterTmp)
+	fd, err := createFile(m.txn, afterTmp)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := errors.Join(write(fd, data), fsync(fd)); err != nil {
+		_ = unlink(m.txn, afterTmp)
+		return err
+	}
+	return rename(m.txn, afterTmp, m.txn, afterFile, 0)
+}
+
+// spend removes the names that the layer still has of files that are in the
+// workspace now: a write through them would be a write to the workspace. It
+// is best effort, as the caller discards a spent layer anyway.
+func (s *stager) spend() {
+	for _, f := range s.spent {
+		dir, name, err := s.layer.parent(f.path)
+		if err != nil {
+			continue
+		}
+		if st, there, err := lookName(dir, name); err != nil || !there || st.Ino != f.ino {
+			continue
+		}
+		err = unlink(dir, name)
+		if errors.Is(err, unix.EACCES) && os.Geteuid() != 0 {
+			if st, e := fsat.Fstat(dir); e == nil && chmod(dir, st.Mode|0o300) == nil {
+				_ = unlink(dir, name)
+			}
+		}
+	}
+}

@@ -1,0 +1,27 @@
+//go:build !linux
+
+package promote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+)
+
+var errUnsupported = fmt.Errorf("promotion is not supported on %s yet: %w", runtime.GOOS, errors.ErrUnsupported)
+
+// Apply promotes a changeset, whole or not at all.
+func Apply(context.Context, Request) (Result, error) { return Result{}, errUnsupported }
+
+// Recover completes every transaction that a crash cut short.
+func Recover(workspaceFD int) ([]Recovered, error) { return nil, errUnsupported }
+
+// Pending reports whether the workspace holds a transaction to recover.
+func Pending(workspaceFD int) (bool, error) { return false, errUnsupported }
+
+// Status tells how far the transaction id came in the workspace.
+func Status(workspaceFD int, id string) (State, error) { return "", errUnsupported }
+
+// Prune removes finished transactions beyond the budget.
+func Prune(workspaceFD int, keep Budget) (freed int64, err error) { return 0, errUnsupported }

@@ -1,0 +1,382 @@
+package promote
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"hutch/internal/changeset"
+	"hutch/internal/fsat"
+)
+
+// The ways content comes out of a layer.
+const (
+	byRename  = "rename"
+	byReflink = "reflink"
+	byCopy    = "copy"
+)
+
+// stager fills the slots of a transaction.
+type stager struct {
+	plan  *plan
+	txn   int
+	layer *tree
+	host  *tree
+	// The ways that turned out not to work here. They are found by doing:
+	// an equal st_dev promises nothing (bind mounts, btrfs subvolumes).
+	noLink, noReflink bool
+	by                map[string]int
+	spent             []spent
+	made              []string // what barrier B1 has to flush, relative to txn
+}
+
+// spent is a name in the layer whose file is linked into a slot.
+type spent struct {
+	path string
+	ino  uint64
+}
+
+func newStager(p *plan, txn int) *stager {
+	return &stager{
+		plan: p, txn: txn,
+		layer:  newTree(p.req.Layer),
+		host:   newTree(p.req.Workspace),
+		noLink: p.req.KeepLayer,
+		by:     map[string]int{},
+	}
+}
+
+func (s *stager) close() {
+	s.layer.close()
+	s.host.close()
+}
+
+// stagedBy is the way most content came.
+func (s *stager) stagedBy() string {
+	most := ""
+	for _, by := range []string{byRename, byReflink, byCopy} {
+		if s.by[by] > s.by[most] {
+			most = by
+		}
+	}
+	return most
+}
+
+// step fills the slot of one step: its first entry is the slot itself, the
+// others lie beneath it, parents first.
+func (s *stager) step(index int) error {
+	st := &s.plan.steps[index]
+	entries := s.plan.carried[index]
+	slot := slotName(index)
+	slots := newTree(s.txn)
+	defer slots.close()
+	for _, e := range entries {
+		rel := "."
+		if e.Path != string(st.Path) {
+			rel = e.Path[len(st.Path)+1:]
+		}
+		at := slot
+		if rel != "." {
+			at = slot + "/" + rel
+		}
+		dir, name, err := slots.parent(at)
+		if err != nil {
+			return err
+		}
+		had := uint32(0)
+		if e.Before != nil {
+			had = st.Before.Mode
+		}
+		f, id, err := s.one(dir, name, e, had)
+		if err != nil {
+			return fmt.Errorf("stage %q: %w", e.Path, err)
+		}
+		f.Rel = raw(rel)
+		f.Mtime = e.After.Mtime // ranked when all is staged
+		st.Files = append(st.Files, f)
+		if rel == "." {
+			st.Staged = id
+		}
+		if e.After.Type != fsat.Symlink {
+			s.made = append(s.made, at)
+		}
+	}
+	// A directory gets its final mode when it is full: it may be one that
+	// nobody can write in.
+	for i := len(entries) - 1; i >= 0; i-- {
+		e := entries[i]
+		if e.After.Type != fsat.Directory {
+			continue
+		}
+		at := slot
+		if rel := st.Files[i].Rel; rel != "." {
+			at = slot + "/" + string(rel)
+		}
+		mode := finalMode(e.After, 0)
+		fd, err := fsat.OpenPath(s.txn, at)
+		if err != nil {
+			return err
+		}
+		err = s.dress(fd, e.After.Xattrs, mode)
+		unix.Close(fd)
+		if err != nil {
+			return fmt.Errorf("stage %q: %w", e.Path, err)
+		}
+		if i == 0 {
+			st.Staged.Mode = mode
+		}
+	}
+	return nil
+}
+
+// one makes the staged form of one entry. A directory is left open for what
+// goes into it.
+func (s *stager) one(dir int, name string, e *changeset.Entry, had uint32) (placed, ident, error) {
+	var f placed
+	var err error
+	switch e.After.Type {
+	case fsat.Directory:
+		err = mkdir(dir, name, 0o700)
+	case fsat.Symlink:
+		err = symlink(e.After.Target, dir, name)
+	case fsat.Regular:
+		f.Linked, err = s.regular(dir, name, e, finalMode(e.After, had))
+	default:
+		err = fmt.Errorf("a %s is never promoted", e.After.Type)
+	}
+	if err != nil {
+		return f, ident{}, err
+	}
+	if f.Linked == nil && os.Geteuid() == 0 {
+		// Before the mode is set: a change of owner clears bits of it.
+		if err := lchown(dir, name, e.After.UID, e.After.GID); err != nil {
+			return f, ident{}, err
+		}
+	}
+	if f.Linked == nil && e.After.Type == fsat.Regular {
+		fd, err := fsat.OpenPath(dir, name)
+		if err != nil {
+			return f, ident{}, err
+		}
+		defer unix.Close(fd)
+		if err := s.dress(fd, e.After.Xattrs, finalMode(e.After, had)); err != nil {
+			return f, ident{}, err
+		}
+	}
+	st, err := fsat.LstatName(dir, name)
+	f.Ino, f.Type = st.Ino, st.Type
+	return f, identOf(st), err
+}
+
+// dress gives a staged file its xattrs and its mode. The mode comes last: a
+// user xattr cannot be set on a file that its owner may not write.
+func (s *stager) dress(fd int, xattrs map[string][]byte, mode uint32) error {
+	for name, value := range xattrs {
+		if !promotableXattr(name) {
+			continue
+		}
+		if err := setXattr(fd, name, value); err != nil {
+			return err
+		}
+	}
+	return chmod(fd, mode)
+}
+
+// regular stages the content of a file. Where it can it links the layer's own
+// file into the slot; the layer's name goes when the promotion is done, so
+// that together the two are a rename that no failure, and no kill, can turn
+// into the loss of the box's work.
+func (s *stager) regular(dir int, name string, e *changeset.Entry, mode uint32) (*linked, error) {
+	from := s.layer
+	if e.Source == changeset.Workspace {
+		from = s.host
+	}
+	fromDir, fromName, err := from.parent(e.SourcePath)
+	if err != nil {
+		return nil, err
+	}
+	src, err := fsat.OpenPath(fromDir, fromName)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(src)
+	st, err := fsat.Fstat(src)
+	if err != nil {
+		return nil, err
+	}
+	if st.Type != fsat.Regular || st.Size != e.After.Size {
+		return nil, fmt.Errorf("the %s changed since the changeset was read", e.Source)
+	}
+
+	if from == s.layer && !s.noLink {
+		l, err := s.link(fromDir, fromName, src, st, dir, name, e, mode)
+		if err != nil {
+			return nil, err
+		}
+		if l != nil {
+			s.by[byRename]++
+			s.spent = append(s.spent, spent{e.SourcePath, st.Ino})
+			return l, nil
+		}
+	}
+	return nil, s.copy(fromDir, fromName, src, st, dir, name, e)
+}
+
+// link makes the layer's file the slot. It returns nil where the file must be
+// copied: it would need a change that the layer would see before the commit
+// point, or something else still holds it.
+func (s *stager) link(fromDir int, fromName string, src int, st fsat.Stat, dir int, name string, e *changeset.Entry, mode uint32) (*linked, error) {
+	if st.Mode != mode || st.Nlink != 1 {
+		return nil, nil
+	}
+	if os.Geteuid() == 0 && (st.UID != e.After.UID || st.GID != e.After.GID) {
+		return nil, nil
+	}
+	l := &linked{Mode: st.Mode, Mtime: st.Mtime}
+	names, err := fsat.Xattrs(src)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range names {
+		value, ok, err := fsat.Xattr(src, n)
+		if err != nil || !ok {
+			return nil, err
+		}
+		switch {
+		case strings.HasSuffix(n, ".overlay.metacopy"):
+			return nil, errors.New("the layer holds only its metadata (metacopy)")
+		case overlayXattr(n):
+			l.Scrub = append(l.Scrub, xattr{Name: raw(n), Value: value})
+		case promotableXattr(n):
+			if want, ok := e.After.Xattrs[n]; !ok || string(want) != string(value) {
+				return nil, nil
+			}
+		case n == "security.selinux":
+			// A label, given by the system and kept by mv as well.
+		default:
+			return nil, nil // capabilities, ACLs
+		}
+	}
+	for n := range e.After.Xattrs {
+		if _, ok, err := fsat.Xattr(src, n); promotableXattr(n) && (err != nil || !ok) {
+			return nil, err
+		}
+	}
+	if busy(fromDir, fromName) {
+		return nil, nil
+	}
+	if err := link(fromDir, fromName, dir, name); err != nil {
+		if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EMLINK) {
+			// EXDEV: another file system or mount. EPERM: none of its
+			// kind, or protected_hardlinks.
+			s.noLink = errors.Is(err, unix.EXDEV)
+			return nil, nil
+		}
+		return nil, err
+	}
+	// The name may lead elsewhere by now if something of the box is alive.
+	if at, err := fsat.LstatName(dir, name); err != nil || at.Ino != st.Ino {
+		return nil, errors.Join(errors.New("the layer is being changed"), err)
+	}
+	return l, nil
+}
+
+// busy reports whether some process can still write to the file through a
+// descriptor or mapping: a read lease is refused then. Such a file is copied,
+// or the process could go on writing into the workspace.
+func busy(dir int, name string) bool {
+	fd, err := fsat.Open(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false // not readable by its owner
+	}
+	defer unix.Close(fd)
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_RDLCK)
+	return errors.Is(err, unix.EAGAIN)
+}
+
+func (s *stager) copy(fromDir int, fromName string, src int, st fsat.Stat, dir int, name string, e *changeset.Entry) error {
+	if names, err := fsat.Xattrs(src); err != nil {
+		return err
+	} else {
+		for _, n := range names {
+			if strings.HasSuffix(n, ".overlay.metacopy") {
+				return errors.New("the layer holds only its metadata (metacopy)")
+			}
+		}
+	}
+	in, err := openUnreadable(fromDir, fromName, src, st)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(in)
+	out, err := createFile(dir, name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(out)
+	cloned := false
+	if !s.noReflink && st.Size > 0 {
+		err := reflink(out, in)
+		switch {
+		case err == nil:
+			cloned = true
+			s.by[byReflink]++
+		case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
+			s.noReflink = errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOTTY)
+		default:
+			return err
+		}
+	}
+	if !cloned {
+		if err := copyData(out, in, st.Size); err != nil {
+			return err
+		}
+		s.by[byCopy]++
+	}
+	if e.Source != changeset.Workspace {
+		return nil
+	}
+	// Someone may be writing to the host's file right now.
+	if sum, err := digest(dir, name); err != nil || sum != e.After.Digest {
+		return errors.Join(errors.New("the workspace's file changed since the changeset was read"), err)
+	}
+	return nil
+}
+
+// openUnreadable opens a file whose owner denied himself reading it, as a box
+// may leave any.
+func openUnreadable(dir int, name string, path int, st fsat.Stat) (int, error) {
+	const flags = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK
+	fd, err := fsat.Open(dir, name, flags, 0)
+	if !errors.Is(err, unix.EACCES) {
+		return fd, err
+	}
+	if err := chmod(path, st.Mode|0o400); err != nil {
+		return -1, err
+	}
+	fd, err = fsat.Open(dir, name, flags, 0)
+	return fd, errors.Join(err, chmod(path, st.Mode))
+}
+
+// rank settles the times that the staged files will have.
+func (s *stager) rank(commit fsat.Time) {
+	if s.plan.req.KeepTimes {
+		return
+	}
+	var all []fsat.Time
+	for _, st := range s.plan.steps {
+		for _, f := range st.Files {
+			all = append(all, f.Mtime)
+		}
+	}
+	ranks := rankTimes(all, commit)
+	for i := range s.plan.steps {
+		st := &s.plan.steps[i]
+		for k := range st.Files {
+			st.Files[k].Mtime = ranks[st.Files[k].Mtime]
+		}
+	}
+}

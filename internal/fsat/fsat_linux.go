@@ -1,12 +1,14 @@
 package fsat
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -243,65 +245,78 @@ func Readlink(dirfd int, rel string) (string, error) {
 	}
 }
 
-// procPath names an open descriptor for the calls that have no *at form. The
-// magic link leads to the very file that is open, whatever its name is now.
-func procPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
+// procPath names an open descriptor for the calls that have no *at form and
+// refuse an O_PATH descriptor (EBADF). The magic link leads to the very file
+// that is open, a symlink itself included, whatever its name is now.
+func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // Xattrs returns the names of the extended attributes of the open file fd; an
 // O_PATH descriptor, of a symlink too, will do. A file system without them has
 // none.
 func Xattrs(fd int) ([]string, error) {
-	path := procPath(fd)
+	var buf []byte
 	for {
-		size, err := unix.Listxattr(path, nil)
-		if errors.Is(err, unix.ENOTSUP) || size == 0 && err == nil {
+		n, err := unix.Flistxattr(fd, buf)
+		if errors.Is(err, unix.EBADF) {
+			n, err = unix.Listxattr(procPath(fd), buf)
+		}
+		switch {
+		case errors.Is(err, unix.ENOTSUP), err == nil && n == 0:
 			return nil, nil
+		case errors.Is(err, unix.ERANGE):
+			buf = nil // grew meanwhile: ask again
+		case err != nil:
+			return nil, pathError("listxattr", procPath(fd), err)
+		case buf == nil:
+			buf = make([]byte, n)
+		default:
+			names := strings.Split(strings.TrimSuffix(string(buf[:n]), "\x00"), "\x00")
+			slices.Sort(names)
+			return names, nil
 		}
-		if err != nil {
-			return nil, pathError("listxattr", path, err)
-		}
-		buf := make([]byte, size)
-		n, err := unix.Listxattr(path, buf)
-		if errors.Is(err, unix.ERANGE) {
-			continue
-		}
-		if err != nil {
-			return nil, pathError("listxattr", path, err)
-		}
-		names := strings.Split(strings.TrimSuffix(string(buf[:n]), "\x00"), "\x00")
-		slices.Sort(names)
-		return names, nil
 	}
 }
 
 // Xattr returns one extended attribute of the open file fd, and false when the
 // file does not have it. An O_PATH descriptor will do.
 func Xattr(fd int, name string) (value []byte, ok bool, err error) {
-	path := procPath(fd)
 	buf := make([]byte, 256)
 	for {
-		n, err := unix.Getxattr(path, name, buf)
+		n, err := getxattr(fd, name, buf)
 		switch {
 		case errors.Is(err, unix.ERANGE):
-			size, err := unix.Getxattr(path, name, nil)
-			if err != nil {
-				return nil, false, pathError("getxattr "+name, path, err)
+			// A buffer of size 0 asks for the size. The value may grow
+			// before the next call, which then asks again.
+			if n, err = getxattr(fd, name, nil); err == nil {
+				buf = make([]byte, n+256)
+				continue
 			}
-			buf = make([]byte, size+256)
-			continue
-		case errors.Is(err, unix.ENODATA), errors.Is(err, unix.ENOTSUP):
-			return nil, false, nil
-		case err != nil:
-			return nil, false, pathError("getxattr "+name, path, err)
+		case err == nil:
+			return buf[:n], true, nil
 		}
-		return buf[:n], true, nil
+		if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) {
+			return nil, false, nil
+		}
+		return nil, false, pathError("getxattr "+name, procPath(fd), err)
 	}
+}
+
+func getxattr(fd int, name string, buf []byte) (int, error) {
+	n, err := unix.Fgetxattr(fd, name, buf)
+	if errors.Is(err, unix.EBADF) {
+		n, err = unix.Getxattr(procPath(fd), name, buf)
+	}
+	return n, err
 }
 
 // SetXattr sets one extended attribute of the open file fd, an O_PATH one
 // included.
 func SetXattr(fd int, name string, value []byte) error {
-	if err := unix.Setxattr(procPath(fd), name, value, 0); err != nil {
+	err := unix.Fsetxattr(fd, name, value, 0)
+	if errors.Is(err, unix.EBADF) {
+		err = unix.Setxattr(procPath(fd), name, value, 0)
+	}
+	if err != nil {
 		return pathError("setxattr "+name, procPath(fd), err)
 	}
 	return nil
@@ -310,7 +325,10 @@ func SetXattr(fd int, name string, value []byte) error {
 // RemoveXattr removes one extended attribute of the open file fd; one that is
 // not there is no error.
 func RemoveXattr(fd int, name string) error {
-	err := unix.Removexattr(procPath(fd), name)
+	err := unix.Fremovexattr(fd, name)
+	if errors.Is(err, unix.EBADF) {
+		err = unix.Removexattr(procPath(fd), name)
+	}
 	if err != nil && !errors.Is(err, unix.ENODATA) {
 		return pathError("removexattr "+name, procPath(fd), err)
 	}
@@ -320,7 +338,11 @@ func RemoveXattr(fd int, name string) error {
 // Chmod sets the permission bits of the open file fd, an O_PATH one included.
 // Symlinks have none and are refused by the kernel.
 func Chmod(fd int, mode uint32) error {
-	if err := unix.Chmod(procPath(fd), mode); err != nil {
+	err := unix.Fchmod(fd, mode)
+	if errors.Is(err, unix.EBADF) {
+		err = unix.Chmod(procPath(fd), mode)
+	}
+	if err != nil {
 		return pathError("chmod", procPath(fd), err)
 	}
 	return nil
@@ -404,12 +426,22 @@ func Syncfs(fd int) error {
 
 // Reflink makes dst share the blocks of src (ioctl_ficlone(2)).
 func Reflink(dst, src int) error {
-	return unix.IoctlFileClone(dst, src)
+	for {
+		err := unix.IoctlFileClone(dst, src)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // CopyData copies the content of the open regular file src, of size bytes,
 // into the empty file dst, leaving the holes of src as holes.
 func CopyData(dst, src int, size int64) error {
+	return CopyDataContext(context.Background(), dst, src, size)
+}
+
+// CopyDataContext is CopyData, given up soon after ctx ends.
+func CopyDataContext(ctx context.Context, dst, src int, size int64) error {
 	if err := unix.Ftruncate(dst, size); err != nil {
 		return pathError("ftruncate", procPath(dst), err)
 	}
@@ -425,7 +457,7 @@ func CopyData(dst, src int, size int64) error {
 		if err != nil || hole > size {
 			hole = size
 		}
-		if err := copyRange(dst, src, data, hole); err != nil {
+		if err := copyRange(ctx, dst, src, data, hole); err != nil {
 			return err
 		}
 		at = hole
@@ -433,29 +465,36 @@ func CopyData(dst, src int, size int64) error {
 	return nil
 }
 
-func copyRange(dst, src int, from, to int64) error {
+// copyPiece is how much is copied between two looks at the context.
+const copyPiece = 64 << 20
+
+func copyRange(ctx context.Context, dst, src int, from, to int64) error {
 	for from < to {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		in, out := from, from
-		n, err := unix.CopyFileRange(src, &in, dst, &out, int(min(to-from, 1<<30)), 0)
+		n, err := unix.CopyFileRange(src, &in, dst, &out, int(min(to-from, copyPiece)), 0)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		if err != nil {
-			// EXDEV before 5.19, EINVAL or EOPNOTSUPP between some
-			// file systems: read and write instead.
-			return copyReadWrite(dst, src, from, to)
-		}
-		if n == 0 {
-			return nil // the source shrank
+		if err != nil || n == 0 {
+			// EXDEV before 5.19, EINVAL or EOPNOTSUPP between some file
+			// systems, and 0 on some that cannot do it (or the source
+			// shrank): read and write instead.
+			return copyReadWrite(ctx, dst, src, from, to)
 		}
 		from += int64(n)
 	}
 	return nil
 }
 
-func copyReadWrite(dst, src int, from, to int64) error {
+func copyReadWrite(ctx context.Context, dst, src int, from, to int64) error {
 	buf := make([]byte, min(to-from, 1<<20))
 	for from < to {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		n, err := unix.Pread(src, buf[:min(to-from, int64(len(buf)))], from)
 		if errors.Is(err, unix.EINTR) {
 			continue

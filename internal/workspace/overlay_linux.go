@@ -39,29 +39,30 @@ func makeOverlay(req Request) (_ *Branch, err error) {
 	}
 	unix.Close(workFD)
 	// The root of an overlay shows its upper's attributes.
-	if err := copyAttributes(fd, ws.FD, st); err != nil {
+	if err = copyXattrs(fd, ws.FD); err == nil {
+		err = setAttributes(fd, st)
+	}
+	if err != nil {
 		fsat.RemoveAll(req.BoxFD, work)
 		return fail(err)
 	}
 	return &Branch{Strategy: Overlay, Form: changeset.Overlay, Layer: upper, Work: work, FilesCloned: -1}, nil
 }
 
-// copyAttributes gives the open file or directory dst the user xattrs, owner
-// (as root), mode and times of src, which st describes. dst must be writable
-// by its owner: the order of the steps is the one the kernel allows.
-func copyAttributes(dst, src int, st fsat.Stat) error {
-	if err := copyXattrs(dst, src); err != nil {
-		return err
-	}
-	mode, err := chown(dst, "", st)
+// setAttributes gives an open file the owner (as root), mode and times in st,
+// in the order that the kernel asks for. An O_PATH descriptor will do.
+func setAttributes(fd int, st fsat.Stat) error {
+	mode, err := chown(fd, st)
 	if err != nil {
 		return err
 	}
-	// After the owner: chown(2) clears setuid and setgid.
-	if err := fsat.Chmod(dst, mode); err != nil {
-		return err
+	if st.Type != fsat.Symlink { // has no mode
+		// After the owner: chown(2) clears setuid and setgid.
+		if err := fsat.Chmod(fd, mode); err != nil {
+			return err
+		}
 	}
-	return fsat.SetTimesFD(dst, st.Atime, st.Mtime)
+	return fsat.SetTimesFD(fd, st.Atime, st.Mtime)
 }
 
 // copyXattrs copies what users may set on files. Overlayfs's own are left out:
@@ -89,23 +90,23 @@ func copyXattrs(dst, src int) error {
 	return nil
 }
 
-// chown gives name in dirfd (or dirfd itself, for "") the owner in st when
-// hutch runs as root, and returns the mode that is right for the owner it has
-// now: a setuid file must not become setuid to someone else.
-func chown(dirfd int, name string, st fsat.Stat) (mode uint32, err error) {
+// chown gives an open file the owner in st when hutch runs as root, and
+// returns the mode that is right for the owner it has now: what is setuid must
+// not become setuid to someone else.
+func chown(fd int, st fsat.Stat) (mode uint32, err error) {
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
 	if uid == st.UID && gid == st.GID {
 		return st.Mode, nil
 	}
 	if uid == 0 {
-		err := unix.Fchownat(dirfd, name, int(st.UID), int(st.GID), unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH)
+		err := unix.Fchownat(fd, "", int(st.UID), int(st.GID), unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH)
 		switch err {
 		case nil:
 			return st.Mode, nil
 		case unix.EPERM, unix.EINVAL:
 			// Root of a user namespace in which that id has no number.
 		default:
-			return 0, fmt.Errorf("chown %q to %d:%d: %w", name, st.UID, st.GID, err)
+			return 0, fmt.Errorf("chown to %d:%d: %w", st.UID, st.GID, err)
 		}
 	}
 	mode = st.Mode

@@ -1,0 +1,251 @@
+package run
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"hutch/test/lab"
+)
+
+// names are legal and awkward.
+var names = []string{
+	"with space", " leading", "trailing ", "new\nline", "tab\there", "quote'\"", "back\\slash", "-dash", "--", "~", "*", "?",
+	"#hash", "$(echo x)", "`id`", "%s%n", "a:b,c;d", "\xff\xfe\xfd", "caf\xe9", "café", "cafe\u0301", "日本語", "\U0001F600",
+	"\x01\x02\x7f", "...", ".hidden", "CON", "UPPER", "upper", strings.Repeat("n", 255),
+}
+
+func TestAwkwardNames(t *testing.T) {
+	lab.Each(t, func(t *testing.T, w *lab.World) {
+		for _, n := range names {
+			w.Write(n, "old\n")
+			w.Write(filepath.Join("d", n, "in"), "old\n")
+		}
+		before := w.Snap()
+		script := `
+import os
+def each(d):
+    for n in os.listdir(d): yield os.path.join(d, n)
+for p in list(each(b".")):
+    if os.path.isfile(p):
+        open(p, "ab").write(b"more\n")
+        if len(os.path.basename(p)) < 250: open(p + b"+new", "wb").write(b"new\n")
+for p in list(each(b"d"))[::2]:
+    os.remove(p + b"/in"); os.rmdir(p)
+`
+		out, r := w.JSON("--diff", "--", "python3", "-c", script)
+		w.Want(r, 0)
+		if !json.Valid([]byte(r.Stdout)) {
+			t.Error("the outcome is not JSON")
+		}
+		if got := len(out.Diff.FilesModified); got != len(names) {
+			t.Errorf("%d files modified, want %d", got, len(names))
+		}
+		if got := len(out.Diff.FilesCreated); got != len(names)-1 {
+			t.Errorf("%d files created, want %d", got, len(names)-1)
+		}
+		w.Untouched(before)
+
+		control := filepath.Join(w.Base, "control")
+		w.Host("cp", "-a", w.Dir, control)
+		w.Want(w.Box("--commit", "--", "python3", "-c", script), 0)
+		w.Host("sh", "-c", `cd "$1" && exec python3 -c "$2"`, "sh", control, script)
+		// Which half is deleted hangs on the order of listing: compare
+		// what does not.
+		want, got := withoutTimes(lab.Snapshot(t, control).Without("d")), withoutTimes(w.Snap().Without("d", ".hutch"))
+		for _, d := range want.Diff(got) {
+			t.Errorf("promoted, against a plain copy: %s", d)
+		}
+		left, err := os.ReadDir(filepath.Join(w.Dir, "d"))
+		if err != nil || len(left) != len(names)/2 {
+			t.Errorf("%d directories left, want %d, %v", len(left), len(names)/2, err)
+		}
+	})
+}
+
+func TestSpecialFilesInTheTree(t *testing.T) {
+	lab.Each(t, func(t *testing.T, w *lab.World) {
+		w.Sample()
+		if err := syscall.Mkfifo(filepath.Join(w.Dir, "fifo"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("unix", filepath.Join(w.Dir, "dir", "socket"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		before := w.Snap()
+		// Nothing may wait for a writer of the FIFO.
+		w.Want(w.Box("--timeout", "60s", "--", "sh", "-c", "ls -l; exit 1"), 1)
+		w.Untouched(before)
+		out, r := w.JSON("--commit", "--timeout", "60s", "--", "sh", "-c", "echo x > new; mkfifo made; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")'")
+		w.Want(r, 0)
+		equal(t, "created", out.Diff.FilesCreated, "new")
+		reasons := map[string]string{}
+		for _, s := range out.Skipped {
+			reasons[s.Path] = s.Reason
+		}
+		if len(reasons) != 2 || reasons["made"] == "" || reasons["sock"] == "" {
+			t.Errorf("skipped %v, want made and sock with reasons", out.Skipped)
+		}
+		if w.Exists("made") || w.Exists("sock") || !w.Exists("new") {
+			t.Error("promoted the wrong files")
+		}
+		for _, d := range before.Without(".").Diff(w.Snap().Without(".", "new", ".hutch")) {
+			t.Errorf("something else changed: %s", d)
+		}
+	})
+}
+
+func TestUnreadableFiles(t *testing.T) {
+	lab.Each(t, func(t *testing.T, w *lab.World) {
+		w.Sample()
+		w.Write("locked", "secret\n")
+		w.Write("shut/in", "in\n")
+		w.Host("chmod", "000", filepath.Join(w.Dir, "locked"), filepath.Join(w.Dir, "shut"))
+		defer os.Chmod(filepath.Join(w.Dir, "shut"), 0o755)
+		before := w.Snap()
+		r := w.Box("--commit", "--", "sh", "-c", "stat -c %a locked shut; echo x > new.txt")
+		if r.Code == 125 && !root() && w.Strategy.Name != "overlay" {
+			// What cannot be read cannot be copied: said, and nothing done.
+			oneLine(t, r.Stderr)
+			if !strings.Contains(r.Stderr, "locked") && !strings.Contains(r.Stderr, "shut") {
+				t.Errorf("the message names no path: %q", r.Stderr)
+			}
+			w.Untouched(before)
+			return
+		}
+		w.Want(r, 0)
+		if w.Strategy.Name == "overlay" && r.Stdout != "0\n0\n" {
+			t.Errorf("modes inside: %q", r.Stdout)
+		}
+		if got := w.Read("new.txt"); got != "x\n" {
+			t.Errorf("new.txt holds %q", got)
+		}
+		for _, d := range before.Without(".").Diff(w.Snap().Without(".", "new.txt", ".hutch")) {
+			t.Errorf("what could not be read changed: %s", d)
+		}
+	})
+}
+
+func TestSparseFile(t *testing.T) {
+	lab.Each(t, func(t *testing.T, w *lab.World) {
+		const size = 4 << 30
+		sparse := filepath.Join(w.Dir, "sparse")
+		w.Write("sparse", "start")
+		if err := os.Truncate(sparse, size); err != nil {
+			t.Fatal(err)
+		}
+		before := w.Snap()
+		r := w.Box("--", "sh", "-c", "stat -c %s sparse; [ $(stat -c %b sparse) -lt 100000 ] && echo sparse; head -c5 sparse")
+		w.Want(r, 0)
+		if r.Stdout != fmt.Sprintf("%d\nsparse\nstart", int64(size)) {
+			t.Errorf("inside: %q", r.Stdout)
+		}
+		w.Untouched(before)
+		out, r := w.JSON("--commit", "--", "sh", "-c", "printf middle | dd of=sparse bs=1 seek=2000000000 conv=notrunc 2>/dev/null")
+		w.Want(r, 0)
+		equal(t, "modified", out.Diff.FilesModified, "sparse")
+		st, err := os.Stat(sparse)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.Size() != size || st.Sys().(*syscall.Stat_t).Blocks > 200_000 {
+			t.Errorf("promoted: size %d in %d blocks, want %d and sparse", st.Size(), st.Sys().(*syscall.Stat_t).Blocks, int64(size))
+		}
+		f, err := os.Open(sparse)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		got := make([]byte, 6)
+		f.ReadAt(got, 2_000_000_000)
+		if string(got) != "middle" {
+			t.Errorf("promoted content %q", got)
+		}
+	})
+}
+
+// grow fills the workspace with n small files.
+func grow(t *testing.T, w *lab.World, n int) {
+	t.Helper()
+	for d := 0; d*1000 < n; d++ {
+		dir := filepath.Join(w.Dir, fmt.Sprintf("d%03d", d))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for f := range min(1000, n-d*1000) {
+			if err := os.WriteFile(fmt.Sprintf("%s/f%03d", dir, f), []byte{byte(f)}, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func TestHundredThousandFiles(t *testing.T) {
+	lab.Each(t, func(t *testing.T, w *lab.World) {
+		grow(t, w, 100_000)
+		out, r := w.JSON("--commit", "--", "sh", "-ec", `
+			[ $(ls -d d*/f* | wc -l) = 100000 ]; echo new > d050/new; rm d099/f999; echo more >> d000/f000; rm -r d001; chmod 600 d002/f002`)
+		w.Want(r, 0)
+		equal(t, "created", out.Diff.FilesCreated, "d050/new")
+		equal(t, "modified", out.Diff.FilesModified, "d000/f000", "d002/f002")
+		if len(out.Diff.FilesDeleted) != 1002 {
+			t.Errorf("%d paths deleted, want 1002", len(out.Diff.FilesDeleted))
+		}
+		if w.Strategy.Name == "overlay" {
+			if out.FilesCloned != nil {
+				t.Errorf("files_cloned %d", *out.FilesCloned)
+			}
+		} else if out.FilesCloned == nil || *out.FilesCloned != 100_000 {
+			t.Errorf("files_cloned %v, want 100000", out.FilesCloned)
+		}
+		if !w.Exists("d050/new") || w.Exists("d099/f999") || w.Exists("d001") || w.Read("d000/f000") != "\x00more\n" {
+			t.Error("the change did not arrive")
+		}
+	})
+}
+
+func TestOverlayBranchWalksNothing(t *testing.T) {
+	// Listing 300 directories would take 600 calls of getdents64; a branch
+	// that walks nothing lists only what is its own.
+	w := lab.NewWith(t, lab.Strategy{Name: "overlay"})
+	for d := range 300 {
+		w.Write(fmt.Sprintf("d%d/f", d), "x")
+	}
+	trace := filepath.Join(w.Base, "trace")
+	w.Host("strace", "-f", "-qq", "-e", "trace=getdents64", "-o", trace, lab.Hutch(t), "run", "--strategy", "overlay", "--", "true")
+	b, err := os.ReadFile(trace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(b), "getdents64("); n > 150 {
+		t.Errorf("%d directory reads in a run that changes nothing", n)
+	}
+}
+
+func TestExtendedAttributes(t *testing.T) {
+	lab.Each(t, func(t *testing.T, w *lab.World) {
+		w.Sample()
+		if exec.Command("python3", "-c", "import os; os.setxattr('"+w.Dir+"/a.txt', 'user.note', b'host')").Run() != nil {
+			t.Fatal("no user xattrs here")
+		}
+		before := w.Snap()
+		out, r := w.JSON("--commit", "--", "python3", "-c", "import os; assert os.getxattr('a.txt', 'user.note') == b'host'; open('new', 'w').write('x'); os.setxattr('new', 'user.note', b'box')")
+		w.Want(r, 0)
+		equal(t, "modified", out.Diff.FilesModified)
+		after := w.Snap()
+		if after["a.txt"] != before["a.txt"] {
+			t.Error("a.txt changed")
+		}
+		if want := fmt.Sprintf("user.note=%x;", "box"); after["new"].Xattrs != want {
+			t.Errorf("xattrs of the promoted file: %q, want %q", after["new"].Xattrs, want)
+		}
+	})
+}

@@ -320,7 +320,12 @@ func (w *overlay) compare(dir overlayDir, fds openDirs, name string, inUpper, xw
 	if !dir.gone() && w.leftOut(name, before, after) {
 		return nil
 	}
-	w.found(change{path: path, before: before, after: after, git: git})
+	w.found(change{
+		path: path, before: before, after: after, git: git,
+		// Without privilege a layer has one owner for all.
+		chowned: w.trusted() && before != nil && after != nil &&
+			(before.stat.UID != after.stat.UID || before.stat.GID != after.stat.GID),
+	})
 	unchanged := !child.upper && child.lower == path
 	if (child.before || after.isDir()) && !unchanged {
 		w.pending = append(w.pending, child)

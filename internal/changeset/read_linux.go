@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -59,6 +58,7 @@ type change struct {
 	path          string
 	before, after *file // nil where nothing is
 	git           bool  // beneath a .git that is left out
+	chowned       bool  // the box gave it to another owner
 }
 
 // baser tells what the branch saw at a path.
@@ -86,10 +86,10 @@ func (r *reader) read() (*Changeset, error) {
 		return nil, err
 	}
 
-	c := &Changeset{Skipped: r.skipped}
+	c := &Changeset{Entries: []Entry{}, Skipped: r.skipped}
 	for i := range r.changes {
 		ch := &r.changes[i]
-		if r.same(ch.before, ch.after) {
+		if ch.same() {
 			continue
 		}
 		if ch.git {
@@ -169,16 +169,12 @@ func (r *reader) layerFile(path string, st fsat.Stat) *file {
 }
 
 // same reports whether the box's view of a path equals the workspace's.
-func (r *reader) same(before, after *file) bool {
+func (ch *change) same() bool {
+	before, after := ch.before, ch.after
 	if before == after {
 		return true
 	}
-	if surelyDiffer(before, after) || before.unreadable || after.unreadable {
-		return false
-	}
-	// Only who could change an owner is asked about it: an unprivileged
-	// overlay and a copy made by an ordinary user hold one owner for all.
-	if r.trusted() && (before.stat.UID != after.stat.UID || before.stat.GID != after.stat.GID) {
+	if ch.chowned || surelyDiffer(before, after) || before.unreadable || after.unreadable {
 		return false
 	}
 	return before.target == after.target && before.digest == after.digest &&
@@ -206,7 +202,7 @@ func (r *reader) entry(ch *change) Entry {
 }
 
 func (r *reader) ancestors(entries []Entry) map[string]uint64 {
-	inodes := map[string]uint64{}
+	var inodes map[string]uint64
 	seen := map[string]bool{}
 	for i := range entries {
 		for path := entries[i].Path; path != "."; {
@@ -216,16 +212,14 @@ func (r *reader) ancestors(entries []Entry) map[string]uint64 {
 			}
 			seen[path] = true
 			if ino := r.bases.directory(path); ino != 0 {
+				if inodes == nil {
+					inodes = map[string]uint64{}
+				}
 				inodes[path] = ino
 			}
 		}
 	}
 	return inodes
-}
-
-// inGit reports whether path lies in the workspace's own .git.
-func inGit(path string) bool {
-	return path == gitDir || strings.HasPrefix(path, gitDir+"/")
 }
 
 // closeAll closes descriptors that may be -1.

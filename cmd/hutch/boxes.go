@@ -1,0 +1,258 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"hutch/internal/box"
+	"hutch/internal/outcome"
+	"hutch/internal/promote"
+)
+
+// withStore opens the state directory for one command.
+func withStore(do func(*box.Store) error) error {
+	store, err := box.OpenStore()
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	return do(store)
+}
+
+func diffCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "diff BOX",
+		Short: "Show what a kept box changed, as a unified diff",
+		Args:  oneBox,
+		RunE: func(_ *cobra.Command, args []string) error {
+			return withStore(func(s *box.Store) error {
+				if !asJSON {
+					_, err := s.Diff(os.Stdout, args[0])
+					return err
+				}
+				d, err := s.Diff(nil, args[0])
+				if err != nil {
+					return err
+				}
+				return printJSON(d)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the lists of paths as JSON")
+	return cmd
+}
+
+func oneBox(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return errors.New("give the id of one box; see `hutch box list`")
+	}
+	return nil
+}
+
+func commitCommand() *cobra.Command {
+	git := choice{value: "exclude", of: []string{"exclude", "include"}}
+	mtime := choice{value: "commit", of: []string{"commit", "keep"}}
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "commit BOX",
+		Short: "Promote what a kept box changed, whole or not at all",
+		Args:  oneBox,
+		RunE: func(_ *cobra.Command, args []string) error {
+			return withStore(func(s *box.Store) error {
+				d, err := s.Commit(args[0], box.CommitOptions{Git: git.value == "include", KeepTimes: mtime.value == "keep"})
+				if asJSON {
+					return commitJSON(d, err)
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().Var(&git, "git", "exclude or include .git in the change")
+	cmd.Flags().Var(&mtime, "mtime", "times of promoted files: commit or keep")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was promoted, or the conflicts, as JSON")
+	return cmd
+}
+
+func commitJSON(d *outcome.Diff, err error) error {
+	report := struct {
+		Status    outcome.Status     `json:"status"`
+		Diff      *outcome.Diff      `json:"diff"`
+		Conflicts []promote.Conflict `json:"conflicts"`
+		Error     string             `json:"error,omitempty"`
+	}{Status: outcome.Success, Diff: d, Conflicts: []promote.Conflict{}}
+	if err != nil {
+		report.Status, report.Error = outcome.Error, err.Error()
+		var conflict *promote.ConflictError
+		if errors.As(err, &conflict) {
+			report.Status, report.Conflicts = outcome.Conflict, conflict.Conflicts
+		}
+	}
+	return errors.Join(err, printJSON(report))
+}
+
+func discardCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "discard BOX",
+		Short: "Drop a kept box; the workspace is not touched",
+		Args:  oneBox,
+		RunE: func(_ *cobra.Command, args []string) error {
+			return withStore(func(s *box.Store) error { return s.Discard(args[0]) })
+		},
+	}
+}
+
+func boxCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "box",
+		Short: "Work with boxes",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	var asJSON bool
+	list := &cobra.Command{
+		Use:   "list",
+		Short: "List the kept boxes",
+		Args:  cobra.NoArgs,
+		RunE: func(_ *cobra.Command, _ []string) error {
+			return withStore(func(s *box.Store) error { return listBoxes(s, asJSON) })
+		},
+	}
+	list.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	cmd.AddCommand(list)
+	return cmd
+}
+
+func listBoxes(s *box.Store, asJSON bool) error {
+	records, err := s.Boxes()
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		if records == nil {
+			records = []box.Record{}
+		}
+		return printJSON(records)
+	}
+	table := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(table, "BOX\tSTATE\tWHY\tAGE\tSTATUS\tCHANGES\tWORKSPACE\tCOMMAND")
+	for _, r := range records {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%q\t%q\n", r.ID, r.State, r.Reason, time.Since(r.Created).Round(time.Second), r.Status, r.Files, r.Workspace, strings.Join(r.Argv, " "))
+	}
+	return table.Flush()
+}
+
+func gcCommand() *cobra.Command {
+	age := duration(box.DefaultBudget.Age)
+	count := box.DefaultBudget.Count
+	var workspace string
+	cmd := &cobra.Command{
+		Use:   "gc",
+		Short: "Clear old boxes, old outputs, undo data and what crashes left",
+		Args:  cobra.NoArgs,
+		RunE: func(_ *cobra.Command, _ []string) error {
+			if count < 0 {
+				return fmt.Errorf("--keep %d: give 0 or more", count)
+			}
+			return withStore(func(s *box.Store) error {
+				c, err := s.Collect(box.Budget{Age: time.Duration(age), Count: count}, workspace)
+				fmt.Printf("removed %d kept boxes, %d left by crashes, %d outputs, %d bytes of undo data\n", c.Boxes, c.Crashed, c.Outputs, c.UndoneBytes)
+				return err
+			})
+		},
+	}
+	cmd.Flags().Var(&age, "age", "keep what is younger")
+	cmd.Flags().IntVar(&count, "keep", count, "keep at most this many boxes, the newest")
+	cmd.Flags().StringVar(&workspace, "workspace", "", "whose undo data to prune (default: the current directory)")
+	return cmd
+}
+
+func recoverCommand() *cobra.Command {
+	var workspace string
+	cmd := &cobra.Command{
+		Use:   "recover",
+		Short: "Finish or take back a promotion that was interrupted",
+		Long: `Finish or take back a promotion that a crash or a power cut interrupted. It also
+runs by itself before each command on that workspace.`,
+		Args: cobra.NoArgs,
+		RunE: func(_ *cobra.Command, _ []string) error {
+			return withStore(func(s *box.Store) error {
+				recovered, err := s.Recover(workspace)
+				for _, r := range recovered {
+					how := "taken back"
+					if r.Forward {
+						how = "finished"
+					}
+					fmt.Printf("promotion %s: %s\n", r.ID, how)
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().StringVar(&workspace, "workspace", "", "the workspace (default: the current directory)")
+	return cmd
+}
+
+func receiptsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "receipts",
+		Short: "Read and verify the record of every run",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	list := &cobra.Command{
+		Use:   "list",
+		Short: "List the receipts, a JSON line each",
+		Args:  cobra.NoArgs,
+		RunE: func(_ *cobra.Command, _ []string) error {
+			return withStore(func(s *box.Store) error {
+				receipts, err := s.Receipts.List()
+				for _, r := range receipts {
+					fmt.Printf("%s\n", r.Raw)
+				}
+				return err
+			})
+		},
+	}
+	show := &cobra.Command{
+		Use:   "show ID",
+		Short: "Show one receipt",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return withStore(func(s *box.Store) error {
+				r, err := s.Receipts.Show(args[0])
+				if err != nil {
+					return err
+				}
+				fmt.Printf("%s\n", r.Raw)
+				return nil
+			})
+		},
+	}
+	verify := &cobra.Command{
+		Use:   "verify",
+		Short: "Check that no receipt was changed, dropped or inserted",
+		Args:  cobra.NoArgs,
+		RunE: func(_ *cobra.Command, _ []string) error {
+			return withStore(func(s *box.Store) error {
+				n, line, reason, err := s.Receipts.Verify()
+				if err != nil {
+					return err
+				}
+				if line != 0 {
+					return fmt.Errorf("%s: line %d is broken: %s", s.Receipts.Path(), line, reason)
+				}
+				fmt.Printf("%d receipts, the chain is whole\n", n)
+				return nil
+			})
+		},
+	}
+	cmd.AddCommand(list, show, verify)
+	return cmd
+}

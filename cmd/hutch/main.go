@@ -1,0 +1,76 @@
+// Command hutch runs commands on a copy-on-write branch of a workspace and
+// promotes what they changed whole or not at all.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"hutch/internal/outcome"
+)
+
+// version is set by the linker.
+var version = "0.1.0-dev"
+
+// exit ends the process with a code and no message of its own: what had to be
+// said was said.
+type exit int
+
+func (e exit) Error() string { return fmt.Sprintf("exit %d", int(e)) }
+
+func main() {
+	root := &cobra.Command{
+		Use:           "hutch",
+		Short:         "Run commands on a copy-on-write branch of a workspace, in a kernel jail",
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())
+	})
+	root.AddCommand(runCommand(), diffCommand(), commitCommand(), discardCommand(), boxCommand(), gcCommand(), recoverCommand(), receiptsCommand())
+	root.SetArgs(joinBooleans(os.Args[1:]))
+	os.Exit(code(root.Execute()))
+}
+
+func code(err error) int {
+	var status exit
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &status):
+		return int(status)
+	}
+	fmt.Fprintln(os.Stderr, "hutch: "+oneLine(err.Error()))
+	return outcome.ExitHutch
+}
+
+// oneLine keeps a message on its line, whatever names it quotes.
+func oneLine(s string) string {
+	return strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ")
+}
+
+// joinBooleans makes "--allow-net false" mean "--allow-net=false": users of
+// other tools write the value as a word of its own.
+func joinBooleans(args []string) []string {
+	joined := make([]string, 0, len(args))
+	for i := 0; i < len(args); i++ {
+		if args[i] == "--" {
+			return append(joined, args[i:]...)
+		}
+		if args[i] == "--allow-net" && i+1 < len(args) && slices.Contains([]string{"true", "false"}, args[i+1]) {
+			joined = append(joined, args[i]+"="+args[i+1])
+			i++
+			continue
+		}
+		joined = append(joined, args[i])
+	}
+	return joined
+}

@@ -1,0 +1,261 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"hutch"
+	"hutch/internal/box"
+	"hutch/internal/outcome"
+)
+
+type runFlags struct {
+	workspace, cwd   string
+	force            bool
+	command          string
+	commit, preserve bool
+	diff, json       bool
+	strategy         string
+	layer, layerDir  string
+	layerSize        size
+	git              choice
+	mtime            choice
+	timeout          duration
+	timeoutMS        int64
+	memory           size
+	pids             int64
+	cpus             float64
+	outputLimit      size
+	allowNet         bool
+	user             string
+	env              []string
+	require          []string
+	rung             choice
+}
+
+func runCommand() *cobra.Command {
+	f := &runFlags{
+		timeout: duration(box.DefaultTimeout), outputLimit: box.DefaultOutputLimit, layerSize: box.DefaultRAM, timeoutMS: -1,
+		git:   choice{value: "exclude", of: []string{"exclude", "include"}},
+		mtime: choice{value: "commit", of: []string{"commit", "keep"}},
+		rung:  choice{value: "full", of: []string{"full"}},
+	}
+	cmd := &cobra.Command{
+		Use:   "run [flags] -- COMMAND [ARG...]",
+		Short: "Run a command on a branch of the workspace",
+		Long: `Run a command on a copy-on-write branch of the workspace, in a kernel jail.
+Nothing reaches the workspace unless --commit is given and the command exits 0;
+then the whole change does.
+
+The exit code is the command's own; 128+n when signal n ended it; 124 at the
+deadline; 137 when the memory or output limit ended it; 126 or 127 when it could
+not be started; 125 for a conflict and for hutch's own errors.`,
+		Example: `  hutch run --commit -- pytest
+  hutch run --diff -- sed -i s/foo/bar/ a.txt
+  hutch run --timeout 30s --memory 256M --json -- make test`,
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
+	}
+	flags := cmd.Flags()
+	flags.SetInterspersed(false)
+	flags.SortFlags = false
+	flags.StringVar(&f.workspace, "workspace", "", "the workspace (default: the current directory)")
+	flags.StringVar(&f.cwd, "cwd", "", "the same as --workspace")
+	flags.BoolVar(&f.force, "force", false, "allow / or a home directory as workspace")
+	flags.StringVar(&f.command, "cmd", "", "a command line, given to sh -c")
+	flags.BoolVar(&f.commit, "commit", false, "promote the change when the command exits 0")
+	flags.BoolVar(&f.preserve, "preserve", false, "keep the box for hutch diff, commit or discard")
+	flags.BoolVar(&f.diff, "diff", false, "print a unified diff of the change")
+	flags.BoolVar(&f.json, "json", false, "print the outcome as one JSON object")
+	flags.StringVar(&f.strategy, "strategy", "auto", "how to branch: auto, overlay, reflink or copy")
+	flags.StringVar(&f.layer, "layer", "disk", "where the box writes: disk or ram")
+	flags.Var(&f.layerSize, "layer-size", "size of a layer in RAM")
+	flags.StringVar(&f.layerDir, "layer-dir", "", "a directory for layers on the workspace's file system")
+	flags.Var(&f.git, "git", "exclude or include .git in the change")
+	flags.Var(&f.mtime, "mtime", "times of promoted files: commit (order kept, ending now) or keep")
+	flags.Var(&f.timeout, "timeout", "deadline, such as 30s; 0 for none")
+	flags.Int64Var(&f.timeoutMS, "timeout-ms", -1, "deadline in milliseconds; 0 for none")
+	flags.Var(&f.memory, "memory", "memory limit, such as 256M")
+	flags.Int64Var(&f.pids, "pids", 0, "limit of processes and threads")
+	flags.Float64Var(&f.cpus, "cpus", 0, "limit of processors, such as 1.5")
+	flags.Var(&f.outputLimit, "output-limit", "bytes a stream that end the command; 0 for no limit")
+	flags.BoolVar(&f.allowNet, "allow-net", false, "share the host's network")
+	flags.StringVar(&f.user, "user", "", "run as this user (root only), or `root`")
+	flags.StringArrayVarP(&f.env, "env", "e", nil, "set NAME=VALUE, or pass NAME on; may be repeated")
+	flags.StringSliceVar(&f.require, "require", nil, "fail when this is missing: limits, proc, landlock")
+	flags.Var(&f.rung, "rung", "the confinement demanded: full")
+	return cmd
+}
+
+func (f *runFlags) run(cmd *cobra.Command, args []string) error {
+	opts, err := f.options(cmd, args)
+	if err != nil {
+		if f.json {
+			printJSON(&outcome.Outcome{Schema: outcome.Schema, Status: outcome.Error, ExitCode: outcome.ExitHutch, Error: err.Error()})
+		}
+		return err
+	}
+	signals := make(chan os.Signal, 4)
+	forwarded := make(chan syscall.Signal, 4)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		for s := range signals {
+			if s, ok := s.(syscall.Signal); ok {
+				forwarded <- s
+			}
+		}
+	}()
+	opts.Signals = forwarded
+	out, err := box.Run(opts)
+	if f.json {
+		if jerr := printJSON(out); jerr != nil {
+			return jerr
+		}
+	} else if out.Patch != "" {
+		if _, werr := io.WriteString(os.Stdout, out.Patch); werr != nil {
+			return werr
+		}
+	}
+	if err != nil {
+		return err
+	}
+	f.explain(out)
+	if out.ExitCode != 0 {
+		return exit(out.ExitCode)
+	}
+	return nil
+}
+
+// explain says on standard error what the command's own output does not.
+func (f *runFlags) explain(out *hutch.Outcome) {
+	say := func(format string, args ...any) {
+		fmt.Fprintln(os.Stderr, "hutch: "+oneLine(fmt.Sprintf(format, args...)))
+	}
+	switch {
+	case out.Status == outcome.Timeout:
+		say("timeout: the deadline passed; the command and all it started were ended")
+	case out.Status == outcome.MemoryExceeded:
+		say("memory limit exceeded; the command and all it started were ended")
+	case out.Status == outcome.OutputExceeded:
+		say("output limit exceeded; the command and all it started were ended")
+	case out.Error != "":
+		say("%s", out.Error)
+	}
+	if f.json {
+		return
+	}
+	for _, note := range out.Notes {
+		say("%s", note)
+	}
+	if out.Kept {
+		say("the box is kept: hutch diff %s, hutch commit %s, hutch discard %s", out.ID, out.ID, out.ID)
+	}
+}
+
+func (f *runFlags) options(cmd *cobra.Command, args []string) (hutch.Options, error) {
+	opts := hutch.Options{
+		Argv: args, Workspace: f.workspace, Force: f.force, Strategy: hutch.Strategy(f.strategy), LayerDir: f.layerDir, RAMSize: int64(f.layerSize),
+		Commit: f.commit, Preserve: f.preserve, Patch: f.diff, Git: f.git.value == "include", KeepTimes: f.mtime.value == "keep",
+		Timeout: time.Duration(f.timeout), OutputLimit: int64(f.outputLimit), Network: f.allowNet, User: f.user, Require: f.require,
+		Limits: hutch.Limits{Memory: int64(f.memory), Pids: f.pids, CPUs: f.cpus},
+	}
+	changed := cmd.Flags().Changed
+	if f.cwd != "" {
+		if f.workspace != "" && f.workspace != f.cwd {
+			return opts, errors.New("--workspace and --cwd name different directories; give one of them")
+		}
+		opts.Workspace = f.cwd
+	}
+	if changed("cwd") && f.cwd == "" || changed("workspace") && f.workspace == "" {
+		return opts, errors.New("--workspace: the name is empty; give a directory")
+	}
+	if changed("cmd") {
+		if len(args) > 0 {
+			return opts, errors.New("--cmd and a command after it were both given; give one of them")
+		}
+		if strings.TrimSpace(f.command) == "" {
+			return opts, errors.New("no command: --cmd is empty")
+		}
+		opts.Argv = []string{"sh", "-c", f.command}
+	}
+	if len(opts.Argv) == 0 {
+		return opts, errors.New("no command: give one after --, or --cmd STRING")
+	}
+	if opts.Argv[0] == "" {
+		return opts, errors.New("the command's name is empty; give a command after --")
+	}
+	switch f.layer {
+	case "ram":
+		opts.RAM = true
+	case "disk":
+	default:
+		return opts, fmt.Errorf("unknown --layer %q: use disk or ram", f.layer)
+	}
+	if changed("timeout-ms") {
+		if changed("timeout") {
+			return opts, errors.New("--timeout and --timeout-ms were both given; give one of them")
+		}
+		if f.timeoutMS < 0 || f.timeoutMS > maxDuration.Milliseconds() {
+			return opts, fmt.Errorf("--timeout-ms %d: give 0 to %d", f.timeoutMS, maxDuration.Milliseconds())
+		}
+		opts.Timeout = time.Duration(f.timeoutMS) * time.Millisecond
+	}
+	if changed("pids") && (f.pids < 1 || f.pids > maxPids) {
+		return opts, fmt.Errorf("--pids %d: give 1 to %d", f.pids, maxPids)
+	}
+	if changed("cpus") && !(f.cpus >= 0.01 && f.cpus <= maxCPUs) {
+		return opts, fmt.Errorf("--cpus %v: give 0.01 to %d", f.cpus, maxCPUs)
+	}
+	if changed("memory") && f.memory < minMemory {
+		return opts, fmt.Errorf("--memory %s: give at least 4M", f.memory.String())
+	}
+	if changed("layer-size") && f.layerSize < 1<<20 {
+		return opts, fmt.Errorf("--layer-size %s: give at least 1M", f.layerSize.String())
+	}
+	for _, what := range f.require {
+		if what != "limits" && what != "proc" && what != "landlock" {
+			return opts, fmt.Errorf("--require %s: use limits, proc or landlock", what)
+		}
+	}
+	for _, e := range f.env {
+		name, _, set := strings.Cut(e, "=")
+		if name == "" {
+			return opts, fmt.Errorf("--env %q: give NAME=VALUE or NAME", e)
+		}
+		if set {
+			opts.EnvSet = append(opts.EnvSet, e)
+		} else {
+			opts.EnvPass = append(opts.EnvPass, e)
+		}
+	}
+	if piped(os.Stdin) {
+		opts.Stdin = os.Stdin
+	}
+	if f.json {
+		opts.Return = box.DefaultReturn
+	} else {
+		opts.Stdout, opts.Stderr = os.Stdout, os.Stderr
+	}
+	return opts, nil
+}
+
+// piped reports whether a file holds input: a pipe, a socket or a file, but not
+// a terminal, at which a prompt would wait for ever.
+func piped(file *os.File) bool {
+	info, err := file.Stat()
+	return err == nil && (info.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0 || info.Mode().IsRegular())
+}
+
+func printJSON(v any) error {
+	encoder := json.NewEncoder(os.Stdout)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(v)
+}

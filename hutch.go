@@ -1,0 +1,61 @@
+// Package hutch runs a command on a copy-on-write branch of a real directory,
+// inside a kernel jail, and promotes what it changed whole or not at all.
+//
+//	out, err := hutch.Run(ctx, hutch.Options{
+//		Argv:   []string{"pytest"},
+//		Commit: true, // promote when it exits 0
+//	})
+//
+// It is a thin front on the rooms under internal; docs/architecture.md shows
+// them.
+package hutch
+
+import (
+	"context"
+
+	"hutch/internal/box"
+	"hutch/internal/jail"
+	"hutch/internal/outcome"
+	"hutch/internal/workspace"
+)
+
+// Options is one command to run, and how. The zero value of each field is the
+// default of the command line, but for Timeout, OutputLimit and Return, which
+// are unlimited and nothing; see Defaults.
+type Options = box.Request
+
+// Limits bound a box: memory in bytes, processes, processors.
+type Limits = jail.Limits
+
+// Outcome is what is known of one run, in the form of schema hutch.outcome/v1.
+type Outcome = outcome.Outcome
+
+// Status is how a run ended.
+type Status = outcome.Status
+
+// Strategy is how a branch is made.
+type Strategy = workspace.Strategy
+
+// The strategies. Auto takes overlay, else reflink, else copy.
+const (
+	Auto    = workspace.Auto
+	Overlay = workspace.Overlay
+	Reflink = workspace.Reflink
+	Copy    = workspace.Copy
+)
+
+// Defaults returns the options of `hutch run` without flags: ten minutes, 10 MiB
+// of each stream in the outcome, 1 GiB of each ends the command.
+func Defaults(argv ...string) Options {
+	return Options{Argv: argv, Timeout: box.DefaultTimeout, OutputLimit: box.DefaultOutputLimit, Return: box.DefaultReturn}
+}
+
+// Run runs one command. An outcome is returned in any case; the error is
+// hutch's own, never the command's. When ctx ends, the box ends with all that
+// runs in it, and nothing is promoted.
+func Run(ctx context.Context, opts Options) (*Outcome, error) {
+	if opts.Done == nil {
+		opts.Done = ctx.Done()
+	}
+	return box.Run(opts)
+}

@@ -1,0 +1,76 @@
+//go:build !linux
+
+package box
+
+import (
+	"errors"
+	"io"
+	"time"
+
+	"hutch/internal/outcome"
+	"hutch/internal/promote"
+	"hutch/internal/receipt"
+)
+
+var errUnsupported = errors.New("hutch runs commands on Linux only, as yet; on this system use it inside a Linux virtual machine")
+
+// Store is hutch's state directory.
+type Store struct {
+	Path     string
+	Receipts *receipt.Log
+}
+
+// Record is a kept box on disk.
+type Record struct {
+	ID, State, Reason, Workspace, Status string
+	Created                              time.Time
+	Argv                                 []string
+	Files                                int
+}
+
+// CommitOptions says how a kept box is promoted.
+type CommitOptions struct{ Git, KeepTimes bool }
+
+// Budget is what gc leaves.
+type Budget struct {
+	Age   time.Duration
+	Count int
+}
+
+// DefaultBudget is what `hutch gc` leaves without flags.
+var DefaultBudget Budget
+
+// Collected counts what gc removed.
+type Collected struct {
+	Boxes, Crashed, Outputs int
+	UndoneBytes             int64
+}
+
+// Run is not supported here.
+func Run(Request) (*outcome.Outcome, error) {
+	return &outcome.Outcome{Schema: outcome.Schema, Status: outcome.Error, ExitCode: outcome.ExitHutch, Error: errUnsupported.Error()}, errUnsupported
+}
+
+// OpenStore is not supported here.
+func OpenStore() (*Store, error) { return nil, errUnsupported }
+
+// Close does nothing here.
+func (s *Store) Close() {}
+
+// Boxes is not supported here.
+func (s *Store) Boxes() ([]Record, error) { return nil, errUnsupported }
+
+// Diff is not supported here.
+func (s *Store) Diff(io.Writer, string) (*outcome.Diff, error) { return nil, errUnsupported }
+
+// Commit is not supported here.
+func (s *Store) Commit(string, CommitOptions) (*outcome.Diff, error) { return nil, errUnsupported }
+
+// Discard is not supported here.
+func (s *Store) Discard(string) error { return errUnsupported }
+
+// Recover is not supported here.
+func (s *Store) Recover(string) ([]promote.Recovered, error) { return nil, errUnsupported }
+
+// Collect is not supported here.
+func (s *Store) Collect(Budget, string) (Collected, error) { return Collected{}, errUnsupported }

@@ -1,0 +1,325 @@
+package box
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hutch/internal/changeset"
+	"hutch/internal/fsat"
+	"hutch/internal/receipt"
+	"hutch/internal/workspace"
+)
+
+// Store is hutch's state directory: boxes and receipts.
+type Store struct {
+	Path     string
+	Receipts *receipt.Log
+}
+
+// OpenStore opens the state directory, making it where it is missing.
+func OpenStore() (*Store, error) {
+	path, err := workspace.StateDir()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Join(path, "boxes"), 0o700); err != nil {
+		return nil, stateError(err)
+	}
+	log, err := receipt.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := log.Writable(); err != nil {
+		log.Close()
+		return nil, stateError(err)
+	}
+	return &Store{Path: path, Receipts: log}, nil
+}
+
+// Close closes the store.
+func (s *Store) Close() { s.Receipts.Close() }
+
+func stateError(err error) error {
+	return fmt.Errorf("state directory: %w; free space there, or set XDG_STATE_HOME to a directory you can write", err)
+}
+
+// State is where a box on disk stands. A box that runs has no record yet: its
+// directory is locked by the process that runs it. A directory that is neither
+// locked nor recorded is what a crash left.
+type State string
+
+// The states, and the moves between them:
+//
+//	(running) -> kept -> committing -> gone
+//	                \-> gone (discard)
+//	committing -> kept (a conflict)
+const (
+	Kept       State = "kept"
+	Committing State = "committing"
+)
+
+// Record is a kept box on disk.
+type Record struct {
+	ID        string             `json:"id"`
+	State     State              `json:"state"`
+	Reason    string             `json:"reason"` // why it was kept: "preserve", "conflict", "git", "error"
+	Created   time.Time          `json:"created"`
+	Workspace string             `json:"workspace"`
+	Argv      []string           `json:"argv"`
+	Status    string             `json:"status"`
+	ExitCode  int                `json:"exit_code"`
+	Strategy  workspace.Strategy `json:"strategy"`
+	Form      changeset.Form     `json:"form"`
+	Layer     string             `json:"layer"` // name in the box's directory
+	Trusted   bool               `json:"trusted"`
+	Stamp     workspace.Stamp    `json:"stamp"`
+	Files     int                `json:"files"` // entries of its changeset
+	Receipt   string             `json:"receipt"`
+}
+
+// dir is the open directory of one box.
+type dir struct {
+	id   string
+	path string
+	fd   int
+}
+
+func (d *dir) close() { unix.Close(d.fd) }
+
+// newID returns an id that is unique in practice: 60 random bits.
+func newID() string {
+	const alphabet = "0123456789abcdefghjkmnpqrstvwxyz"
+	var b [12]byte
+	_, _ = rand.Read(b[:])
+	for i := range b {
+		b[i] = alphabet[b[i]&31]
+	}
+	return string(b[:])
+}
+
+// create makes and locks the directory of a new box under base.
+func createDir(base string) (*dir, error) {
+	id := newID()
+	path := filepath.Join(base, id)
+	if err := unix.Mkdir(path, 0o700); err != nil {
+		return nil, stateError(&fs.PathError{Op: "mkdir", Path: path, Err: err})
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, stateError(&fs.PathError{Op: "open", Path: path, Err: err})
+	}
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		unix.Close(fd)
+		return nil, stateError(err)
+	}
+	return &dir{id: id, path: path, fd: fd}, nil
+}
+
+// errBusy says that another process holds the box.
+var errBusy = errors.New("in use by another hutch process")
+
+func openDir(path string) (*dir, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		unix.Close(fd)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errBusy
+		}
+		return nil, err
+	}
+	return &dir{id: filepath.Base(path), path: path, fd: fd}, nil
+}
+
+// remove deletes the box's directory with all that is in it.
+func (d *dir) remove() error {
+	parent, err := unix.Open(filepath.Dir(d.path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(parent)
+	return fsat.RemoveAll(parent, filepath.Base(d.path))
+}
+
+const recordName = "box.json"
+
+// write puts the record in place, durably: what it says of a box must outlive
+// a power cut.
+func (d *dir) write(r *Record) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return d.save(recordName, append(text, '\n'))
+}
+
+func (d *dir) save(name string, content []byte) error {
+	temp := name + ".new"
+	file, err := d.createFile(temp)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := file.Write(content); err != nil {
+		return stateError(err)
+	}
+	if err := file.Sync(); err != nil {
+		return stateError(err)
+	}
+	if err := fsat.Rename(d.fd, temp, d.fd, name, 0); err != nil {
+		return stateError(err)
+	}
+	return fsat.Fsync(d.fd)
+}
+
+func (d *dir) createFile(name string) (*os.File, error) {
+	fd, err := fsat.Open(d.fd, name, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, stateError(err)
+	}
+	return os.NewFile(uintptr(fd), filepath.Join(d.path, name)), nil
+}
+
+func (d *dir) readFile(name string) ([]byte, error) {
+	fd, err := fsat.Open(d.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), name)
+	defer file.Close()
+	return io.ReadAll(file)
+}
+
+func (d *dir) read() (*Record, error) {
+	text, err := d.readFile(recordName)
+	if err != nil {
+		return nil, err
+	}
+	var r Record
+	if err := json.Unmarshal(text, &r); err != nil {
+		return nil, fmt.Errorf("box %s: its record is damaged: %w", d.id, err)
+	}
+	return &r, nil
+}
+
+// bases lists the directories that hold boxes: the one in the state directory,
+// and those that --layer-dir named.
+func (s *Store) bases() []string {
+	bases := []string{filepath.Join(s.Path, "boxes")}
+	text, err := os.ReadFile(filepath.Join(s.Path, "layer-dirs"))
+	if err != nil {
+		return bases
+	}
+	for line := range strings.Lines(string(text)) {
+		if base := strings.TrimSuffix(line, "\n"); filepath.IsAbs(base) && !slices.Contains(bases, base) {
+			bases = append(bases, base)
+		}
+	}
+	return bases
+}
+
+// base returns the directory for new boxes under a layer directory, and
+// remembers it.
+func (s *Store) base(layerDir string) (string, error) {
+	bases := s.bases()
+	if layerDir == "" {
+		return bases[0], nil
+	}
+	layerDir, err := filepath.Abs(layerDir)
+	if err != nil {
+		return "", err
+	}
+	if strings.ContainsRune(layerDir, '\n') {
+		return "", fmt.Errorf("--layer-dir %q: a newline is not supported", layerDir)
+	}
+	base := filepath.Join(layerDir, fmt.Sprintf("hutch-%d", os.Geteuid()))
+	if err := os.MkdirAll(base, 0o700); err != nil {
+		return "", fmt.Errorf("--layer-dir: %w", err)
+	}
+	if slices.Contains(bases, base) {
+		return base, nil
+	}
+	file, err := os.OpenFile(filepath.Join(s.Path, "layer-dirs"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return "", stateError(err)
+	}
+	defer file.Close()
+	if _, err := file.WriteString(base + "\n"); err != nil {
+		return "", stateError(err)
+	}
+	return base, nil
+}
+
+// Boxes lists the kept boxes, oldest first.
+func (s *Store) Boxes() ([]Record, error) {
+	var records []Record
+	for _, base := range s.bases() {
+		entries, err := os.ReadDir(base)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			text, err := os.ReadFile(filepath.Join(base, e.Name(), recordName))
+			if err != nil {
+				continue
+			}
+			var r Record
+			if json.Unmarshal(text, &r) == nil {
+				records = append(records, r)
+			}
+		}
+	}
+	slices.SortFunc(records, func(a, b Record) int { return a.Created.Compare(b.Created) })
+	return records, nil
+}
+
+// open finds and locks a kept box by its id, or an unambiguous beginning of it.
+func (s *Store) open(id string) (*dir, *Record, error) {
+	if id == "" || strings.ContainsAny(id, "/.\x00") {
+		return nil, nil, fmt.Errorf("%q is not the id of a box; see `hutch box list`", id)
+	}
+	var found []string
+	for _, base := range s.bases() {
+		entries, _ := os.ReadDir(base)
+		for _, e := range entries {
+			if strings.HasPrefix(e.Name(), id) {
+				found = append(found, filepath.Join(base, e.Name()))
+			}
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return nil, nil, fmt.Errorf("no box %s; see `hutch box list`", id)
+	case len(found) > 1:
+		return nil, nil, fmt.Errorf("%s is the beginning of %d boxes' ids; give more of it", id, len(found))
+	}
+	d, err := openDir(found[0])
+	if err != nil {
+		return nil, nil, fmt.Errorf("box %s: %w", id, err)
+	}
+	r, err := d.read()
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("box %s was left behind by a crash and holds nothing to keep; `hutch gc` clears it", id)
+	}
+	if err != nil {
+		d.close()
+		return nil, nil, err
+	}
+	return d, r, nil
+}

@@ -1,0 +1,1180 @@
+// boxinit: PID 1 of a box.
+//
+// It is started from a sealed memfd with a seqpacket socket as descriptor 3,
+// and executes the plan that arrives there, operation by operation, in the
+// order in which a box is made: leave the host's namespaces, build a new root,
+// enter it, give up every right. Then it serves: starts commands, reaps,
+// reports. It holds no policy and decides nothing; the operations are described
+// in internal/plan/plan.go, and both sides must agree on them.
+//
+// It is freestanding: no libc, no heap, no threads. Any failure is reported
+// with the step, its argument and errno, and ends the box.
+
+#include <asm/unistd.h>
+#include <linux/capability.h>
+#include <linux/errno.h>
+#include <linux/fcntl.h>
+#include <linux/filter.h>
+#include <linux/mount.h>
+#include <linux/openat2.h>
+#include <linux/prctl.h>
+#include <linux/sched.h>
+#include <linux/seccomp.h>
+#include <linux/securebits.h>
+#include <linux/stat.h>
+#include <linux/uio.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef uint32_t u32;
+typedef uint64_t u64;
+
+// ---- the protocol, version 1 (internal/plan/plan.go, internal/jail/wire_linux.go) ----
+
+enum { CONTROL_FD = 3, MESSAGE_MAX = 64 << 10 };
+
+enum message { MSG_PLAN = 1, MSG_START, MSG_SIGNAL, MSG_END };
+
+enum report_kind { REP_BORN = 1, REP_MISSING, REP_FD, REP_READY, REP_STARTED, REP_NOT_STARTED, REP_EXITED, REP_ERROR };
+
+enum op_code {
+	OP_CGROUP = 1, OP_UNSHARE, OP_MAP, OP_FORK, OP_USERNS, OP_ROOT, OP_DIR, OP_FILE, OP_SYMLINK, OP_BIND, OP_TMPFS,
+	OP_OVERLAY, OP_PROC, OP_SYSFS, OP_DEVPTS, OP_MQUEUE, OP_MASK, OP_READONLY, OP_PIVOT, OP_HOSTNAME, OP_LOOPBACK,
+	OP_RLIMIT, OP_SENDFD, OP_IDS, OP_MAXUSERNS, OP_DROPCAPS, OP_LANDLOCK, OP_LANDLOCK_PATH, OP_LANDLOCK_APPLY,
+	OP_SECCOMP, OP_ASSERT, OP_SERVE, OP_RAMLAYER, OP_BOUNDCAPS,
+};
+
+enum { BIND_OPTIONAL = 1, FORK_MAPS = 1, ASSERT_NO_USERNS = 1, ASSERT_READONLY_ROOT = 2, ASSERT_NO_CAPS = 4, SERVE_ONESHOT = 1 };
+
+struct message_head {
+	u32 kind, size;
+	u64 a;
+};
+
+struct op {
+	u32 code, size; // size: of the whole record, a multiple of 8
+	u64 a, b, c;
+	char data[]; // NUL-terminated strings, or raw bytes
+};
+
+struct report {
+	u32 kind, op, step;
+	int32_t err;
+	u64 a, b, c, d;
+	char text[256];
+};
+
+// ---- system calls ----
+
+#if defined(__x86_64__)
+static long syscall6(long n, long a, long b, long c, long d, long e, long f)
+{
+	long ret;
+	register long r10 __asm__("r10") = d;
+	register long r8 __asm__("r8") = e;
+	register long r9 __asm__("r9") = f;
+	__asm__ volatile("syscall" : "=a"(ret) : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
+	return ret;
+}
+// The child of a clone that shares our memory runs fn on a stack of its own.
+static long clone_on_stack(unsigned long flags, void *stack_top, void (*fn)(void))
+{
+	long ret;
+	register long r10 __asm__("r10") = 0;
+	register long r8 __asm__("r8") = 0;
+	register void (*r9)(void) __asm__("r9") = fn;
+	__asm__ volatile(
+		"syscall\n\t"
+		"test %%rax, %%rax\n\t"
+		"jnz 1f\n\t"
+		"xor %%ebp, %%ebp\n\t"
+		"call *%%r9\n\t"
+		"hlt\n\t"
+		"1:"
+		: "=a"(ret) : "a"(__NR_clone), "D"(flags), "S"(stack_top), "d"(0L), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
+	return ret;
+}
+__asm__(".globl _start\n_start:\n\txor %ebp, %ebp\n\tand $-16, %rsp\n\tcall boxinit_main\n\thlt\n");
+#elif defined(__aarch64__)
+static long syscall6(long n, long a, long b, long c, long d, long e, long f)
+{
+	register long x8 __asm__("x8") = n;
+	register long x0 __asm__("x0") = a;
+	register long x1 __asm__("x1") = b;
+	register long x2 __asm__("x2") = c;
+	register long x3 __asm__("x3") = d;
+	register long x4 __asm__("x4") = e;
+	register long x5 __asm__("x5") = f;
+	__asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
+	return x0;
+}
+static long clone_on_stack(unsigned long flags, void *stack_top, void (*fn)(void))
+{
+	register long x8 __asm__("x8") = __NR_clone;
+	register long x0 __asm__("x0") = (long)flags;
+	register void *x1 __asm__("x1") = stack_top;
+	register long x2 __asm__("x2") = 0;
+	register long x3 __asm__("x3") = 0;
+	register long x4 __asm__("x4") = 0;
+	register void (*x9)(void) __asm__("x9") = fn;
+	__asm__ volatile(
+		"svc #0\n\t"
+		"cbnz x0, 1f\n\t"
+		"mov x29, xzr\n\t"
+		"blr x9\n\t"
+		"brk #0\n\t"
+		"1:"
+		: "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x9) : "memory", "x30");
+	return x0;
+}
+__asm__(".globl _start\n_start:\n\tmov x29, xzr\n\tbl boxinit_main\n\tbrk #0\n");
+#else
+#error "boxinit knows x86_64 and aarch64"
+#endif
+
+#define SYS6(n, a, b, c, d, e, f, ...) syscall6(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
+#define sys(n, ...) SYS6(__NR_##n, ##__VA_ARGS__, 0, 0, 0, 0, 0, 0)
+
+// What the compiler may call, and the headers do not name.
+
+void *memcpy(void *restrict to, const void *restrict from, size_t n)
+{
+	char *t = to;
+	const char *f = from;
+	while (n--)
+		*t++ = *f++;
+	return to;
+}
+
+void *memset(void *to, int c, size_t n)
+{
+	char *t = to;
+	while (n--)
+		*t++ = (char)c;
+	return to;
+}
+
+static size_t length(const char *s)
+{
+	size_t n = 0;
+	while (s[n])
+		n++;
+	return n;
+}
+
+static char *append(char *to, const char *s)
+{
+	while (*s)
+		*to++ = *s++;
+	*to = 0;
+	return to;
+}
+
+static char *append_number(char *to, u64 n)
+{
+	char digits[24];
+	int i = sizeof digits;
+	digits[--i] = 0;
+	do
+		digits[--i] = (char)('0' + n % 10);
+	while (n /= 10);
+	return append(to, digits + i);
+}
+
+enum { SIGKILL_ = 9, SIGTERM_ = 15, SIGCHLD_ = 17, SIG_BLOCK_ = 0, SIG_SETMASK_ = 2, POLLIN_ = 1, WNOHANG_ = 1, MSG_CMSG_CLOEXEC_ = 0x40000000,
+	MSG_CTRUNC_ = 8, MSG_TRUNC_ = 0x20, SCM_RIGHTS_ = 1, SOL_SOCKET_ = 1, AF_INET_ = 2, SOCK_DGRAM_ = 2, CLOCK_MONOTONIC_ = 1, AT_FDCWD_ = -100,
+	AT_EMPTY_PATH_ = 0x1000, AT_RECURSIVE_ = 0x8000, AT_SYMLINK_NOFOLLOW_ = 0x100, MNT_DETACH_ = 2, MS_REC_ = 16384, PROT_READ_ = 1,
+	PROT_WRITE_ = 2, MAP_PRIVATE_ = 2, MAP_ANONYMOUS_ = 0x20, O_CLOEXEC_ = 02000000, O_PATH_ = 010000000 };
+#if defined(__aarch64__)
+enum { O_DIRECTORY_ = 040000, O_NOFOLLOW_ = 0100000 };
+#else
+enum { O_DIRECTORY_ = 0200000, O_NOFOLLOW_ = 0400000 };
+#endif
+enum { O_WRONLY_ = 1, O_RDWR_ = 2, O_CREAT_ = 0100, O_EXCL_ = 0200, MS_PRIVATE_ = 1 << 18 };
+
+struct kernel_msghdr {
+	void *name;
+	int namelen;
+	struct iovec *iov;
+	size_t iovlen;
+	void *control;
+	size_t controllen;
+	unsigned flags;
+};
+
+struct kernel_cmsghdr {
+	size_t len;
+	int level, type;
+	int fds[4];
+};
+
+struct kernel_timespec {
+	int64_t sec;
+	long long nsec;
+};
+
+struct kernel_rusage {
+	long utime_sec, utime_usec, stime_sec, stime_usec;
+	long rest[14];
+};
+
+struct kernel_pollfd {
+	int fd;
+	short events, revents;
+};
+
+// ---- reports ----
+
+static u32 step, step_op;
+
+static void report(u32 kind, int err, const char *text, u64 a, u64 b, u64 c, u64 d, int fd)
+{
+	struct report r = {.kind = kind, .op = step_op, .step = step, .err = err, .a = a, .b = b, .c = c, .d = d};
+	for (size_t i = 0; text && text[i] && i < sizeof r.text - 1; i++)
+		r.text[i] = text[i];
+	struct iovec iov = {&r, sizeof r};
+	struct kernel_cmsghdr cm = {.len = offsetof(struct kernel_cmsghdr, fds) + sizeof(int), .level = SOL_SOCKET_, .type = SCM_RIGHTS_, .fds = {fd}};
+	struct kernel_msghdr m = {.iov = &iov, .iovlen = 1};
+	if (fd >= 0) {
+		m.control = &cm;
+		m.controllen = (cm.len + 7) & ~7UL;
+	}
+	while (sys(sendmsg, CONTROL_FD, &m, 0x4000 /* MSG_NOSIGNAL */) == -EINTR)
+		;
+}
+
+static void leave(int status) __attribute__((noreturn));
+static void leave(int status)
+{
+	for (;;)
+		sys(exit_group, status);
+}
+
+static void fail(long err, const char *text) __attribute__((noreturn));
+static void fail(long err, const char *text)
+{
+	report(REP_ERROR, err < 0 ? (int)-err : (int)err, text, 0, 0, 0, 0, -1);
+	leave(1);
+}
+
+static long must(long ret, const char *text)
+{
+	if (ret < 0)
+		fail(ret, text);
+	return ret;
+}
+
+// ---- building the new root ----
+//
+// The new root is a tmpfs mounted on top of "/". Our own root directory stays
+// the old one beneath it (a walk that starts at a root does not cross a mount on
+// that root), so sources are the host's absolute paths and targets are resolved
+// from root_fd: no path of the host is ever covered while we need it.
+
+static int root_fd = -1, host_proc_fd = -1, proc_sys_fd = -1, map_pipe = -1;
+
+static void write_file(int dirfd, const char *path, const char *text, const char *what)
+{
+	int fd = (int)must(sys(openat, dirfd, path, O_WRONLY_ | O_CLOEXEC_, 0), what);
+	must(sys(write, fd, text, length(text)), what);
+	sys(close, fd);
+}
+
+static const char *relative(const char *path)
+{
+	while (*path == '/')
+		path++;
+	return *path ? path : ".";
+}
+
+static long open_in_root(const char *path, u64 flags)
+{
+	// No component may be a symlink: the plan's paths are resolved, and what
+	// a workspace or a home holds must not redirect a mount.
+	struct open_how how = {.flags = flags | O_CLOEXEC_, .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS};
+	return sys(openat2, root_fd, relative(path), &how, sizeof how);
+}
+
+// Opens the parent directory of path in the new root, making what is missing,
+// and sets *name to the last component.
+static int make_parent(const char *path, const char **name)
+{
+	static char part[4096];
+	const char *rel = relative(path);
+	size_t n = length(rel), slash = 0;
+	if (n >= sizeof part)
+		fail(ENAMETOOLONG, path);
+	for (size_t i = 0; i < n; i++)
+		if (rel[i] == '/')
+			slash = i;
+	*name = slash ? rel + slash + 1 : rel;
+	if (!slash)
+		return (int)must(open_in_root("", O_PATH_ | O_DIRECTORY_), path);
+	memcpy(part, rel, slash);
+	part[slash] = 0;
+	long fd = open_in_root(part, O_PATH_ | O_DIRECTORY_);
+	if (fd != -ENOENT)
+		return (int)must(fd, path);
+	for (size_t i = 1; i <= slash; i++) {
+		if (part[i] != '/' && part[i] != 0)
+			continue;
+		char keep = part[i];
+		part[i] = 0;
+		long ret = sys(mkdirat, root_fd, part, 0755);
+		if (ret < 0 && ret != -EEXIST)
+			fail(ret, path);
+		part[i] = keep;
+	}
+	return (int)must(open_in_root(part, O_PATH_ | O_DIRECTORY_), path);
+}
+
+static void make_dir(const char *path, u32 mode)
+{
+	const char *name;
+	int parent = make_parent(path, &name);
+	long ret = sys(mkdirat, parent, name, mode);
+	if (ret < 0 && ret != -EEXIST)
+		fail(ret, path);
+	sys(close, parent);
+}
+
+static void make_file(const char *path, u32 mode, const char *content)
+{
+	const char *name;
+	int parent = make_parent(path, &name);
+	long fd = sys(openat, parent, name, O_WRONLY_ | O_CREAT_ | O_EXCL_ | O_NOFOLLOW_ | O_CLOEXEC_, mode);
+	if (fd != -EEXIST) {
+		must(fd, path);
+		if (*content)
+			must(sys(write, fd, content, length(content)), path);
+		sys(close, fd);
+	}
+	sys(close, parent);
+}
+
+static int is_directory(int fd)
+{
+	struct statx st;
+	must(sys(statx, fd, "", AT_EMPTY_PATH_, STATX_TYPE, &st), "statx");
+	return (st.stx_mode & 0170000) == 0040000;
+}
+
+static void set_attr(int mount_fd, u64 attr, const char *what)
+{
+	struct mount_attr ma = {.attr_set = attr};
+	if (attr)
+		must(sys(mount_setattr, mount_fd, "", AT_EMPTY_PATH_ | AT_RECURSIVE_, &ma, sizeof ma), what);
+}
+
+// Attaches a detached mount at path in the new root, making the mount point
+// where the new root has none.
+static void attach(int mount_fd, const char *path)
+{
+	long target = open_in_root(path, O_PATH_);
+	if (target == -ENOENT) {
+		if (is_directory(mount_fd))
+			make_dir(path, 0755);
+		else
+			make_file(path, 0444, "");
+		target = open_in_root(path, O_PATH_);
+	}
+	must(target, path);
+	must(sys(move_mount, mount_fd, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH), path);
+	sys(close, target);
+	sys(close, mount_fd);
+}
+
+struct option {
+	const char *key, *value; // value 0: a flag
+};
+
+static long new_mount(const char *type, const struct option *options, u64 attr)
+{
+	long fs = sys(fsopen, type, FSOPEN_CLOEXEC);
+	if (fs < 0)
+		return fs;
+	long ret = 0;
+	for (; options && options->key && ret >= 0; options++)
+		ret = sys(fsconfig, fs, options->value ? FSCONFIG_SET_STRING : FSCONFIG_SET_FLAG, options->key, options->value, 0);
+	if (ret >= 0)
+		ret = sys(fsconfig, fs, FSCONFIG_CMD_CREATE, 0, 0, 0);
+	if (ret >= 0)
+		ret = sys(fsmount, fs, FSMOUNT_CLOEXEC, attr);
+	sys(close, fs);
+	return ret;
+}
+
+// Splits "key=value,flag,..." into options. The words are kept in a static
+// buffer: the result holds until the next call.
+static const struct option *split_options(const char *text)
+{
+	static char words[512];
+	static struct option list[16];
+	size_t size = length(text) + 1;
+	if (size > sizeof words)
+		fail(E2BIG, text);
+	memcpy(words, text, size);
+	int n = 0;
+	for (char *w = words; *w && n < 15;) {
+		char *end = w, *value = 0;
+		for (; *end && *end != ','; end++)
+			if (*end == '=' && !value) {
+				*end = 0;
+				value = end + 1;
+			}
+		char last = *end;
+		*end = 0;
+		list[n].key = w;
+		list[n++].value = value;
+		w = last ? end + 1 : end;
+	}
+	list[n].key = 0;
+	return list;
+}
+
+static long new_tmpfs(u64 attr, const char *options)
+{
+	return new_mount("tmpfs", split_options(options), attr);
+}
+
+static void do_root(const char *options)
+{
+	// First of all: a mount made here must not propagate to the host.
+	must(sys(mount, 0, "/", 0, MS_REC_ | MS_PRIVATE_, 0), "make / private");
+	host_proc_fd = (int)must(sys(openat, AT_FDCWD_, "/proc/self/fd", O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), "/proc/self/fd");
+	root_fd = (int)must(new_tmpfs(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, options), "tmpfs for /");
+	must(sys(move_mount, root_fd, "", AT_FDCWD_, "/", MOVE_MOUNT_F_EMPTY_PATH), "new root over /");
+}
+
+static void do_bind(const char *from, const char *to, u64 attr, u64 flags)
+{
+	// Recursive, or the kernel refuses: the mounts below are locked to their
+	// parents in an unprivileged namespace.
+	long fd = sys(open_tree, AT_FDCWD_, from, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE_);
+	if (fd == -ENOENT && flags & BIND_OPTIONAL)
+		return;
+	must(fd, from);
+	set_attr((int)fd, attr, from);
+	attach((int)fd, to);
+}
+
+// Where a layer in RAM is mounted until its overlay is.
+#define RAM_LAYER "/.hutch-layer"
+
+static int ram_upper_fd = -1, ram_work_fd = -1;
+
+static void do_ramlayer(const char *options, u64 mode, u64 owner, u64 tag)
+{
+	attach((int)must(new_tmpfs(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, options), RAM_LAYER), RAM_LAYER);
+	int top = (int)must(open_in_root(RAM_LAYER, O_PATH_ | O_DIRECTORY_), RAM_LAYER);
+	must(sys(mkdirat, top, "upper", mode), RAM_LAYER);
+	must(sys(fchownat, top, "upper", owner >> 32, owner & 0xffffffff, 0), RAM_LAYER);
+	must(sys(mkdirat, top, "work", 0700), RAM_LAYER);
+	ram_upper_fd = (int)must(sys(openat, top, "upper", O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), RAM_LAYER);
+	ram_work_fd = (int)must(sys(openat, top, "work", O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), RAM_LAYER);
+	sys(close, top);
+	report(REP_FD, 0, RAM_LAYER, tag, 0, 0, 0, ram_upper_fd);
+}
+
+static void fd_path(char *to, int fd)
+{
+	append_number(append(to, "/proc/self/fd/"), (u64)fd);
+}
+
+// Layers are given as descriptors: a path with ':' or ',' needs no escaping so,
+// and the box's mount table does not show the host's paths.
+static void do_overlay(const char *lower, const char *upper, const char *work, const char *to, const char *options, u64 attr)
+{
+	char lower_path[32], upper_path[32], work_path[32];
+	int fds[3];
+	const char *dirs[3] = {lower, upper, work};
+	char *paths[3] = {lower_path, upper_path, work_path};
+	for (int i = 0; i < 3; i++) {
+		if (i > 0 && !*dirs[i]) // in RAM: OP_RAMLAYER made them
+			fds[i] = i == 1 ? ram_upper_fd : ram_work_fd;
+		else
+			fds[i] = (int)must(sys(openat, AT_FDCWD_, dirs[i], O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), dirs[i]);
+		fd_path(paths[i], fds[i]);
+	}
+	struct option list[16] = {{"lowerdir", lower_path}, {"upperdir", upper_path}, {"workdir", work_path}};
+	int n = 3;
+	for (const struct option *extra = split_options(options); extra->key && n < 15; extra++)
+		list[n++] = *extra;
+	int fd = (int)must(new_mount("overlay", list, attr), to);
+	for (int i = 0; i < 3; i++)
+		sys(close, fds[i]);
+	attach(fd, to);
+	if (!*upper) {
+		// The overlay holds its layer by itself; the box must not see it.
+		must(sys(fchdir, root_fd), RAM_LAYER);
+		must(sys(umount2, relative(RAM_LAYER), MNT_DETACH_), RAM_LAYER);
+		must(sys(unlinkat, root_fd, relative(RAM_LAYER), 0x200 /* AT_REMOVEDIR */), RAM_LAYER);
+	}
+}
+
+static void do_mask(const char *path)
+{
+	long target = open_in_root(path, O_PATH_);
+	if (target == -ENOENT || target == -ENOTDIR || target == -EACCES)
+		return;
+	must(target, path);
+	long fd;
+	if (is_directory((int)target)) {
+		fd = must(new_tmpfs(MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC, "mode=0555"), path);
+	} else {
+		fd = must(sys(open_tree, AT_FDCWD_, "/dev/null", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC), "/dev/null");
+		struct statx st;
+		must(sys(statx, fd, "", AT_EMPTY_PATH_, STATX_BASIC_STATS, &st), "/dev/null");
+		// By number, not by name: CVE-2025-31133.
+		if ((st.stx_mode & 0170000) != 0020000 || st.stx_rdev_major != 1 || st.stx_rdev_minor != 3)
+			fail(ENODEV, "/dev/null is not the null device");
+		set_attr((int)fd, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, path);
+	}
+	must(sys(move_mount, fd, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH), path);
+	sys(close, target);
+	sys(close, fd);
+}
+
+static void do_readonly(const char *path)
+{
+	long target = open_in_root(path, O_PATH_);
+	if (target == -ENOENT)
+		return;
+	must(target, path);
+	int fd = (int)must(sys(open_tree, target, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE_ | AT_EMPTY_PATH_), path);
+	set_attr(fd, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC, path);
+	must(sys(move_mount, fd, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH), path);
+	sys(close, target);
+	sys(close, fd);
+}
+
+static void do_special(const char *type, const char *path, const struct option *options, u64 attr, int optional)
+{
+	long fd = new_mount(type, options, attr);
+	if (fd < 0 && optional) {
+		report(REP_MISSING, (int)-fd, type, 0, 0, 0, 0, -1);
+		make_dir(path, 0555);
+		return;
+	}
+	attach((int)must(fd, path), path);
+}
+
+static void do_proc(const char *path, u64 attr, int optional)
+{
+	// A fresh /proc is refused where the outer one is masked (containers);
+	// then there is none, never the outer one.
+	do_special("proc", path, 0, attr, optional);
+	// Opened before /proc/sys turns read-only, for OP_MAXUSERNS.
+	long fd = open_in_root("proc/sys/user", O_PATH_ | O_DIRECTORY_);
+	proc_sys_fd = fd < 0 ? -1 : (int)fd;
+}
+
+static void do_pivot(void)
+{
+	set_attr(root_fd, 0, "/");
+	// Only the root mount itself, not what is mounted in it.
+	struct mount_attr ma = {.attr_set = MOUNT_ATTR_RDONLY};
+	must(sys(mount_setattr, root_fd, "", AT_EMPTY_PATH_, &ma, sizeof ma), "read-only /");
+	must(sys(fchdir, root_fd), "/");
+	must(sys(pivot_root, ".", "."), "pivot_root");
+	// The old root now lies on top of the new one, with nothing below it that
+	// the box may keep.
+	must(sys(umount2, ".", MNT_DETACH_), "umount the old root");
+	must(sys(chdir, "/"), "/");
+	sys(close, root_fd);
+	sys(close, host_proc_fd);
+	root_fd = host_proc_fd = -1;
+}
+
+// ---- ids and rights ----
+
+static void map_ids(int proc, const char *uid_map, const char *gid_map, int deny_setgroups)
+{
+	if (deny_setgroups)
+		write_file(proc, "setgroups", "deny", "setgroups");
+	write_file(proc, "uid_map", uid_map, "uid_map");
+	write_file(proc, "gid_map", gid_map, "gid_map");
+}
+
+// Makes PID 1 of the box: a child of our parent, so that the supervisor waits
+// for it itself. Returns in the child only.
+static void do_fork(u64 flags, const char *uid_map, const char *gid_map)
+{
+	int pipe[2] = {-1, -1}, pidfd = -1;
+	if (flags & FORK_MAPS)
+		must(sys(socketpair, 1 /* AF_UNIX */, 5 /* SOCK_SEQPACKET */ | O_CLOEXEC_, 0, pipe), "socketpair");
+	unsigned long clone_flags = CLONE_PARENT | CLONE_PIDFD;
+	long pid = must(sys(clone, clone_flags, 0, &pidfd, 0, 0), "clone");
+	if (pid == 0) {
+		map_pipe = pipe[1];
+		if (pipe[0] >= 0)
+			sys(close, pipe[0]);
+		return;
+	}
+	report(REP_BORN, 0, 0, (u64)pid, 0, 0, 0, pidfd);
+	if (flags & FORK_MAPS) {
+		// The child leaves our user namespace last, when all mounts are
+		// made; nobody inside may map more than one id, so we do it. Its
+		// directory in the host's /proc is opened now: its pivot_root moves
+		// our root as well, since we share the mount namespace.
+		char byte, path[32];
+		append_number(append(path, "/proc/"), (u64)pid);
+		int proc = (int)must(sys(openat, AT_FDCWD_, path, O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), path);
+		sys(close, pipe[1]);
+		if (sys(read, pipe[0], &byte, 1) == 1) {
+			map_ids(proc, uid_map, gid_map, 0);
+			must(sys(write, pipe[0], "m", 1), "map pipe");
+		}
+	}
+	leave(0);
+}
+
+static void do_userns(void)
+{
+	char byte;
+	must(sys(unshare, CLONE_NEWUSER), "user namespace");
+	must(sys(write, map_pipe, "u", 1), "map pipe");
+	if (sys(read, map_pipe, &byte, 1) != 1)
+		fail(EPIPE, "the user namespace was not mapped");
+	sys(close, map_pipe);
+}
+
+static void do_ids(u64 uid, u64 gid, u64 set_groups, const u32 *groups, u64 count)
+{
+	if (set_groups)
+		must(sys(setgroups, count, groups), "setgroups");
+	must(sys(setresgid, gid, gid, gid), "setresgid");
+	must(sys(setresuid, uid, uid, uid), "setresuid");
+}
+
+static void do_maxuserns(void)
+{
+	if (proc_sys_fd < 0)
+		return; // no /proc: the filter alone refuses it, and OP_ASSERT proves that
+	write_file(proc_sys_fd, "max_user_namespaces", "0", "user.max_user_namespaces");
+	sys(close, proc_sys_fd);
+	proc_sys_fd = -1;
+	if (sys(unshare, CLONE_NEWUSER) != -ENOSPC)
+		fail(EPERM, "assertion: user.max_user_namespaces does not hold");
+}
+
+// While ids can still be changed: empties what later execs could regain.
+static void do_boundcaps(void)
+{
+	// uid 0 regains what its bounding set holds at every exec, and
+	// no_new_privs does not stop that.
+	for (int cap = 0; sys(prctl, PR_CAPBSET_DROP, cap, 0, 0, 0) >= 0; cap++)
+		;
+	must(sys(prctl, PR_SET_SECUREBITS, SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP | SECBIT_NO_SETUID_FIXUP_LOCKED |
+		SECBIT_KEEP_CAPS_LOCKED | SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED, 0, 0, 0), "securebits");
+}
+
+static void do_dropcaps(void)
+{
+	struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
+	struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
+	must(sys(capset, &head, none), "capset");
+	must(sys(prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs");
+	// A session keyring of its own: keyrings are not namespaced, and the
+	// caller's would be shared. Absent where keys are not compiled in.
+	sys(keyctl, 1 /* KEYCTL_JOIN_SESSION_KEYRING */, 0);
+}
+
+static void do_loopback(void)
+{
+	struct { // ifreq of netdevice(7)
+		char name[16];
+		short flags;
+		char rest[22];
+	} req = {"lo", 0x41 /* IFF_UP | IFF_RUNNING */, {0}};
+	int fd = (int)must(sys(socket, AF_INET_, SOCK_DGRAM_ | O_CLOEXEC_, 0), "socket");
+	must(sys(ioctl, fd, 0x8914 /* SIOCSIFFLAGS */, &req), "loopback");
+	sys(close, fd);
+}
+
+// ---- Landlock: structures of our own, since old headers lack the newer fields ----
+
+static int ruleset_fd = -1;
+
+static void do_landlock(u64 fs, u64 net, u64 scoped)
+{
+	struct {
+		u64 fs, net, scoped;
+	} attr = {fs, net, scoped};
+	size_t size = scoped ? 24 : net ? 16 : 8;
+	ruleset_fd = (int)must(sys(landlock_create_ruleset, &attr, size, 0), "landlock");
+}
+
+static void do_landlock_path(const char *path, u64 access, u64 optional)
+{
+	struct {
+		u64 access;
+		int32_t fd;
+	} __attribute__((packed)) rule = {access, 0};
+	long fd = sys(openat, AT_FDCWD_, path, O_PATH_ | O_CLOEXEC_, 0);
+	if (fd < 0 && optional)
+		return;
+	rule.fd = (int)must(fd, path);
+	must(sys(landlock_add_rule, ruleset_fd, 1, &rule, 0), path);
+	sys(close, fd);
+}
+
+static void do_assert(u64 what)
+{
+	if (what & ASSERT_NO_USERNS) {
+		long ret = sys(unshare, CLONE_NEWUSER);
+		if (ret >= 0)
+			fail(EPERM, "assertion: a further user namespace could be made");
+	}
+	if (what & ASSERT_READONLY_ROOT) {
+		long ret = sys(mkdirat, AT_FDCWD_, "/.hutch-assert", 0700);
+		if (ret != -EROFS)
+			fail(EPERM, "assertion: / is not read-only");
+	}
+	if (what & ASSERT_NO_CAPS) {
+		struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
+		struct __user_cap_data_struct have[2];
+		must(sys(capget, &head, have), "capget");
+		if (have[0].effective | have[0].permitted | have[0].inheritable | have[1].effective | have[1].permitted | have[1].inheritable)
+			fail(EPERM, "assertion: capabilities are left");
+	}
+}
+
+// ---- serving ----
+
+static struct {
+	char **args, **env;
+	const char *cwd, *search;
+	int in, out, err;
+	int foreground; // make stdin the controlling terminal
+	volatile long failure;
+} start;
+
+static char child_stack[16384] __attribute__((aligned(16)));
+
+static u64 now(void)
+{
+	struct kernel_timespec ts;
+	sys(clock_gettime, CLOCK_MONOTONIC_, &ts);
+	return (u64)ts.sec * 1000000000u + (u64)ts.nsec;
+}
+
+static long try_exec(const char *path)
+{
+	long ret = sys(execve, path, start.args, start.env);
+	if (ret != -ENOEXEC)
+		return ret;
+	// A script without "#!": a shell runs it, as execvp(3) and every shell do.
+	static char *shell_args[4096];
+	size_t n = 0;
+	while (start.args[n] && n < 4093)
+		n++;
+	if (start.args[n])
+		return -E2BIG;
+	shell_args[0] = (char *)"sh";
+	shell_args[1] = (char *)path;
+	for (size_t i = 1; i <= n; i++)
+		shell_args[i + 1] = start.args[i];
+	if (n == 0)
+		shell_args[2] = 0;
+	return sys(execve, "/bin/sh", shell_args, start.env);
+}
+
+static long search_and_exec(void)
+{
+	static char path[4096];
+	const char *name = start.args[0];
+	size_t n = length(name);
+	if (n == 0)
+		return -ENOENT;
+	for (size_t i = 0; i < n; i++)
+		if (name[i] == '/')
+			return try_exec(name);
+	long result = -ENOENT;
+	for (const char *dir = start.search; *dir;) {
+		size_t len = 0;
+		while (dir[len] && dir[len] != ':')
+			len++;
+		if (len && len + n + 2 < sizeof path) {
+			memcpy(path, dir, len);
+			path[len] = '/';
+			memcpy(path + len + 1, name, n + 1);
+			long ret = try_exec(path);
+			if (ret == -EACCES)
+				result = ret;
+			else if (ret != -ENOENT && ret != -ENOTDIR)
+				return ret;
+		}
+		dir += len;
+		if (*dir)
+			dir++;
+	}
+	return result;
+}
+
+// Runs in the child, which shares our memory until it execs.
+static void run_command(void)
+{
+	u64 no_signals = 0;
+	long ret = sys(setsid);
+	if (ret >= 0 && start.foreground)
+		ret = sys(ioctl, start.in, 0x540e /* TIOCSCTTY */, 0);
+	if (ret >= 0)
+		ret = sys(dup3, start.in, 0, 0);
+	if (ret >= 0)
+		ret = sys(dup3, start.out, 1, 0);
+	if (ret >= 0)
+		ret = sys(dup3, start.err, 2, 0);
+	// Nothing but 0, 1, 2: not by the flag on each descriptor, but by number
+	// (CVE-2024-21626 was one descriptor that had been forgotten).
+	if (ret >= 0)
+		ret = sys(close_range, 3, ~0U, 0);
+	if (ret >= 0)
+		ret = sys(chdir, start.cwd);
+	if (ret >= 0) {
+		static char cwd[4096];
+		// "(unreachable)" would mean a directory outside our root.
+		ret = sys(getcwd, cwd, sizeof cwd);
+		if (ret >= 0 && cwd[0] != '/')
+			ret = -EXDEV;
+	}
+	if (ret >= 0)
+		ret = sys(rt_sigprocmask, SIG_SETMASK_, &no_signals, 0, 8);
+	if (ret >= 0)
+		ret = search_and_exec();
+	start.failure = ret;
+	sys(exit, 127);
+}
+
+static char *next_string(char **at, char *end)
+{
+	char *s = *at;
+	while (*at < end && **at)
+		(*at)++;
+	if (*at >= end)
+		fail(EPROTO, "start message");
+	(*at)++;
+	return s;
+}
+
+static long main_pid;
+
+// The body of a start message: u32 argc, envc, foreground, 0; then cwd, the
+// search path, the arguments and the environment as strings.
+static void do_start(const int *fds, int count)
+{
+	struct statx st;
+	if (count != 4)
+		fail(EPROTO, "start message: four descriptors are due");
+	must(sys(statx, fds[0], "", AT_EMPTY_PATH_, STATX_SIZE, &st), "start message");
+	if (st.stx_size < 16 || st.stx_size > 8 << 20)
+		fail(EPROTO, "start message: size");
+	char *body = (char *)must(sys(mmap, 0, st.stx_size, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_, fds[0], 0), "start message");
+	u32 argc, envc, foreground;
+	memcpy(&argc, body, 4);
+	memcpy(&envc, body + 4, 4);
+	memcpy(&foreground, body + 8, 4);
+	if (argc == 0 || (u64)argc + envc > st.stx_size)
+		fail(EPROTO, "start message: counts");
+	size_t pointers = ((size_t)argc + envc + 2) * sizeof(char *);
+	char **list = (char **)must(sys(mmap, 0, pointers, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_ | MAP_ANONYMOUS_, -1, 0), "start message");
+	char *at = body + 16, *end = body + st.stx_size;
+	start.cwd = next_string(&at, end);
+	start.search = next_string(&at, end);
+	start.args = list;
+	for (u32 i = 0; i < argc; i++)
+		list[i] = next_string(&at, end);
+	start.env = list + argc + 1;
+	for (u32 i = 0; i < envc; i++)
+		start.env[i] = next_string(&at, end);
+	start.in = fds[1];
+	start.out = fds[2];
+	start.err = fds[3];
+	start.foreground = (int)foreground;
+	start.failure = 0;
+	u64 began = now();
+	main_pid = clone_on_stack(CLONE_VM | CLONE_VFORK | SIGCHLD_, child_stack + sizeof child_stack, run_command);
+	long failure = main_pid < 0 ? main_pid : start.failure;
+	for (int i = 0; i < 4; i++)
+		sys(close, fds[i]);
+	const char *name = start.args[0];
+	if (failure)
+		report(REP_NOT_STARTED, (int)-failure, failure == -EXDEV ? "cwd" : name, 0, 0, 0, 0, -1);
+	else
+		report(REP_STARTED, 0, 0, (u64)main_pid, began, 0, 0, -1);
+	sys(munmap, list, pointers);
+	sys(munmap, body, st.stx_size);
+	if (failure)
+		leave(0);
+}
+
+// Waits for all that have ended; returns 1 when the command was among them.
+static int reap(void)
+{
+	int ended = 0;
+	for (;;) {
+		int status;
+		struct kernel_rusage ru;
+		long pid = sys(wait4, -1, &status, WNOHANG_, &ru);
+		if (pid <= 0)
+			return ended;
+		if (pid == main_pid) {
+			main_pid = 0;
+			ended = 1;
+			report(REP_EXITED, 0, 0, (u64)(u32)status, now(), (u64)ru.utime_sec * 1000000 + (u64)ru.utime_usec,
+				(u64)ru.stime_sec * 1000000 + (u64)ru.stime_usec, -1);
+		}
+	}
+}
+
+static union {
+	struct message_head head;
+	char bytes[MESSAGE_MAX];
+} message __attribute__((aligned(8)));
+
+static int received_fds[4];
+
+// Receives one message into the static buffer; ends the box at end of file:
+// the supervisor is gone. Returns the number of descriptors that came along.
+static int receive(void)
+{
+	struct iovec iov = {&message, sizeof message};
+	struct kernel_cmsghdr cm;
+	struct kernel_msghdr m = {.iov = &iov, .iovlen = 1, .control = &cm, .controllen = sizeof cm};
+	long n;
+	do
+		n = sys(recvmsg, CONTROL_FD, &m, MSG_CMSG_CLOEXEC_);
+	while (n == -EINTR);
+	if (n <= 0)
+		leave(0);
+	if (n < (long)sizeof message.head || m.flags & (MSG_TRUNC_ | MSG_CTRUNC_) || message.head.size != (u32)n)
+		fail(EPROTO, "message");
+	int count = 0;
+	if (m.controllen >= offsetof(struct kernel_cmsghdr, fds) && cm.level == SOL_SOCKET_ && cm.type == SCM_RIGHTS_) {
+		count = (int)((cm.len - offsetof(struct kernel_cmsghdr, fds)) / sizeof(int));
+		for (int i = 0; i < count; i++)
+			received_fds[i] = cm.fds[i];
+	}
+	return count;
+}
+
+static void serve(u64 flags) __attribute__((noreturn));
+static void serve(u64 flags)
+{
+	u64 child_signal = 1ULL << (SIGCHLD_ - 1);
+	must(sys(rt_sigprocmask, SIG_BLOCK_, &child_signal, 0, 8), "sigprocmask");
+	int signal_fd = (int)must(sys(signalfd4, -1, &child_signal, 8, O_CLOEXEC_), "signalfd");
+	report(REP_READY, 0, 0, 0, 0, 0, 0, -1);
+	struct kernel_pollfd polled[2] = {{.fd = CONTROL_FD, .events = POLLIN_}, {.fd = signal_fd, .events = POLLIN_}};
+	for (;;) {
+		long n = sys(ppoll, polled, 2, 0, 0, 8);
+		if (n < 0 && n != -EINTR)
+			fail(n, "poll");
+		if (n > 0 && polled[1].revents) {
+			char info[128];
+			sys(read, signal_fd, info, sizeof info);
+			if (reap() && flags & SERVE_ONESHOT)
+				leave(0); // the kernel ends whatever is left in the box
+		}
+		if (n > 0 && polled[0].revents) {
+			int count = receive();
+			switch (message.head.kind) {
+			case MSG_START:
+				if (main_pid)
+					fail(EBUSY, "start message: a command runs");
+				do_start(received_fds, count);
+				break;
+			case MSG_SIGNAL:
+				if (main_pid)
+					sys(kill, -main_pid, message.head.a); // its process group
+				break;
+			case MSG_END:
+				leave(0);
+			default:
+				fail(EPROTO, "message kind");
+			}
+		}
+	}
+}
+
+// ---- the plan ----
+
+static const char *string_at(const struct op *o, int index)
+{
+	const char *s = o->data, *end = (const char *)o + o->size;
+	for (; index > 0 && s < end; s++)
+		if (*s == 0)
+			index--;
+	const char *t = s;
+	while (t < end && *t)
+		t++;
+	if (t >= end)
+		fail(EPROTO, "plan: a string is missing");
+	return s;
+}
+
+static void execute(const struct op *o)
+{
+	size_t room = o->size - sizeof *o;
+#define S(i) string_at(o, i)
+	switch (o->code) {
+	case OP_CGROUP:
+		// Racefree: before anything is forked. The descriptor would let the
+		// box move itself elsewhere, so it is closed at once.
+		must(sys(write, o->a, "0", 1), "cgroup.procs");
+		sys(close, o->a);
+		return;
+	case OP_UNSHARE:
+		must(sys(unshare, o->a), S(0));
+		return;
+	case OP_MAP: {
+		int proc = (int)must(sys(openat, AT_FDCWD_, "/proc/self", O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), "/proc/self");
+		map_ids(proc, S(0), S(1), 1);
+		sys(close, proc);
+		return;
+	}
+	case OP_FORK:
+		do_fork(o->a, S(0), S(1));
+		return;
+	case OP_USERNS:
+		do_userns();
+		return;
+	case OP_ROOT:
+		do_root(S(0));
+		return;
+	case OP_DIR:
+		make_dir(S(0), (u32)o->a);
+		if (o->c)
+			must(sys(fchownat, root_fd, relative(S(0)), o->b >> 32, o->b & 0xffffffff, AT_SYMLINK_NOFOLLOW_), S(0));
+		return;
+	case OP_FILE:
+		make_file(S(0), (u32)o->a, S(1));
+		return;
+	case OP_SYMLINK: {
+		const char *name;
+		int parent = make_parent(S(1), &name);
+		long ret = sys(symlinkat, S(0), parent, name);
+		if (ret < 0 && ret != -EEXIST)
+			fail(ret, S(1));
+		sys(close, parent);
+		return;
+	}
+	case OP_BIND:
+		do_bind(S(0), S(1), o->a, o->b);
+		return;
+	case OP_TMPFS:
+		attach((int)must(new_tmpfs(o->a, S(1)), S(0)), S(0));
+		return;
+	case OP_RAMLAYER:
+		do_ramlayer(S(0), o->a, o->b, o->c);
+		return;
+	case OP_OVERLAY:
+		do_overlay(S(0), S(1), S(2), S(3), S(4), o->a);
+		return;
+	case OP_PROC:
+		do_proc(S(0), o->a, (int)o->b);
+		return;
+	case OP_SYSFS:
+		do_special("sysfs", S(0), 0, o->a, (int)o->b);
+		return;
+	case OP_DEVPTS: {
+		struct option options[] = {{"newinstance", 0}, {"ptmxmode", "0666"}, {"mode", "0620"}, {0, 0}};
+		do_special("devpts", S(0), options, o->a, 0);
+		return;
+	}
+	case OP_MQUEUE:
+		do_special("mqueue", S(0), 0, o->a, (int)o->b);
+		return;
+	case OP_MASK:
+		do_mask(S(0));
+		return;
+	case OP_READONLY:
+		do_readonly(S(0));
+		return;
+	case OP_PIVOT:
+		do_pivot();
+		return;
+	case OP_HOSTNAME:
+		must(sys(sethostname, S(0), length(S(0))), "hostname");
+		return;
+	case OP_LOOPBACK:
+		do_loopback();
+		return;
+	case OP_RLIMIT: {
+		u64 limit[2] = {o->b, o->c};
+		must(sys(prlimit64, 0, o->a, limit, 0), "rlimit");
+		return;
+	}
+	case OP_SENDFD: {
+		int fd = (int)must(sys(openat, AT_FDCWD_, S(0), O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), S(0));
+		report(REP_FD, 0, S(0), o->a, 0, 0, 0, fd);
+		sys(close, fd);
+		return;
+	}
+	case OP_IDS:
+		if (room < 4 * (o->c & 0xffff))
+			fail(EPROTO, "plan: groups");
+		do_ids(o->a, o->b, o->c >> 16, (const u32 *)o->data, o->c & 0xffff);
+		return;
+	case OP_MAXUSERNS:
+		do_maxuserns();
+		return;
+	case OP_BOUNDCAPS:
+		do_boundcaps();
+		return;
+	case OP_DROPCAPS:
+		do_dropcaps();
+		return;
+	case OP_LANDLOCK:
+		do_landlock(o->a, o->b, o->c);
+		return;
+	case OP_LANDLOCK_PATH:
+		do_landlock_path(S(0), o->a, o->b);
+		return;
+	case OP_LANDLOCK_APPLY:
+		must(sys(landlock_restrict_self, ruleset_fd, 0), "landlock");
+		sys(close, ruleset_fd);
+		return;
+	case OP_SECCOMP: {
+		struct sock_fprog program = {(unsigned short)(o->a / sizeof(struct sock_filter)), (struct sock_filter *)o->data};
+		if (o->a > room || o->a % sizeof(struct sock_filter))
+			fail(EPROTO, "plan: filter");
+		must(sys(seccomp, SECCOMP_SET_MODE_FILTER, 0, &program), "seccomp");
+		return;
+	}
+	case OP_ASSERT:
+		do_assert(o->a);
+		return;
+	case OP_SERVE:
+		// Only now: a map cannot be written by a process that is not
+		// dumpable. From here no other process of the box can read our
+		// memory or follow our descriptors through /proc/1.
+		must(sys(prctl, PR_SET_DUMPABLE, 0, 0, 0, 0), "dumpable");
+		// Set last: changing ids clears it. A supervisor that died before
+		// this shows as end of file on the socket.
+		must(sys(prctl, PR_SET_PDEATHSIG, SIGKILL_, 0, 0, 0), "pdeathsig");
+		serve(o->a);
+	}
+	fail(EPROTO, "plan: unknown operation");
+#undef S
+}
+
+__attribute__((used)) void boxinit_main(void)
+{
+	sys(umask, 0);
+	for (;;) {
+		int count = receive();
+		if (message.head.kind != MSG_PLAN || count != 0)
+			fail(EPROTO, "a plan was due");
+		for (u32 at = sizeof message.head; at < message.head.size;) {
+			const struct op *o = (const struct op *)(message.bytes + at);
+			u32 left = message.head.size - at;
+			if (left < sizeof *o || o->size < sizeof *o || o->size > left || o->size % 8)
+				fail(EPROTO, "plan: record");
+			step_op = o->code;
+			execute(o);
+			step++;
+			at += o->size;
+		}
+	}
+}

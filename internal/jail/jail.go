@@ -1,0 +1,76 @@
+package jail
+
+import (
+	"fmt"
+	"syscall"
+
+	"hutch/internal/plan"
+)
+
+// The tags of descriptors that a box hands to its supervisor.
+const (
+	TagWorkspace = 1 // root of the workspace as the box sees it
+	TagLayer     = 2 // upper directory of a layer in RAM
+)
+
+// ReportKind says what boxinit reports.
+type ReportKind uint32
+
+// The reports of boxinit.
+const (
+	Born       ReportKind = iota + 1 // A: pid; FD: pidfd of PID 1
+	Missing                          // a step that may fail did; Text: what
+	FD                               // A: tag; FD
+	Ready                            // the plan is done, commands may start
+	Started                          // A: pid in the box, B: CLOCK_MONOTONIC ns
+	NotStarted                       // Err: errno of exec; Text: the command, or "cwd"
+	Exited                           // A: wait status, B: CLOCK_MONOTONIC ns, C: user µs, D: system µs
+	Failed                           // a step failed and the box is gone; Err, Op, Step, Text
+)
+
+// Report is one message from boxinit.
+type Report struct {
+	Kind       ReportKind
+	Op         plan.Code
+	Step       int
+	Err        syscall.Errno
+	A, B, C, D uint64
+	Text       string
+	FD         int // -1 when none came along
+}
+
+// StepError is a step of the plan that the kernel refused.
+type StepError struct {
+	Op   plan.Code
+	Step int
+	Arg  string
+	Err  syscall.Errno
+}
+
+func (e *StepError) Error() string {
+	return fmt.Sprintf("%s: %s: %s", e.Op, e.Arg, e.Err.Error())
+}
+
+func (e *StepError) Unwrap() error { return e.Err }
+
+// Command is what a box is told to start.
+type Command struct {
+	Argv   []string // at least one
+	Env    []string
+	Dir    string // absolute, in the box
+	Search string // PATH by which Argv[0] is found when it holds no slash
+	// Terminal makes stdin the controlling terminal.
+	Terminal bool
+	// Stdin, Stdout and Stderr are descriptors of this process.
+	Stdin, Stdout, Stderr int
+}
+
+// Limits bound a whole box. Zero means no limit.
+type Limits struct {
+	Memory int64   // bytes
+	Pids   int64   // processes and threads
+	CPUs   float64 // processors' worth of time
+}
+
+// None reports whether nothing is limited.
+func (l Limits) None() bool { return l == Limits{} }

@@ -1,0 +1,62 @@
+package supervise
+
+import (
+	"syscall"
+	"time"
+
+	"hutch/internal/jail"
+)
+
+// End says why a command ended.
+type End uint8
+
+// The ends of a command.
+const (
+	ByItself      End = iota // see Result.Wait
+	AtDeadline               // the deadline passed
+	OutOfMemory              // the memory limit was reached
+	TooMuchOutput            // the output limit was reached
+	Interrupted              // the caller's context ended, or it sent a signal
+	NeverStarted             // see Result.StartError
+	BoxFailed                // see Result.Failure
+)
+
+// Limits bound one command.
+type Limits struct {
+	Timeout time.Duration // wall time; 0: none
+	Output  int64         // bytes a stream; 0: none
+	Memory  int64         // bytes, watched by polling where no cgroup does it; 0: none
+}
+
+// Result is what really happened.
+type Result struct {
+	End        End
+	Wait       syscall.WaitStatus // of the command; valid for ByItself
+	Known      bool               // Wait is valid
+	StartError syscall.Errno      // why the command could not be started
+	StartWhat  string             // what could not be: the command, or "cwd"
+	Failure    error              // why the box failed, for BoxFailed
+	Signal     syscall.Signal     // that Interrupted it; 0 for a context
+	Duration   time.Duration      // start of the command to its end
+	CPU        time.Duration      // of all processes of the box
+	PeakMemory int64              // bytes; 0 when unknown
+	PeakSource string             // "cgroup", "polled" or "none"
+	Missing    []string           // steps that this host could not give
+	Workspace  int                // root of the workspace as the box saw it; -1
+	Layer      int                // upper of a layer in RAM; -1
+}
+
+// Command is one command to follow.
+type Command struct {
+	Box    *jail.Box
+	Cgroup *jail.Cgroup // nil where there is none
+	Exec   jail.Command // its descriptors are filled in here
+	Limits Limits
+	Stdin  *Input // nil: end of file at once
+	Stdout *Capture
+	Stderr *Capture
+	// Signals delivers the signals that should end the command.
+	Signals <-chan syscall.Signal
+	// Done is closed when the caller gave up.
+	Done <-chan struct{}
+}

@@ -1,0 +1,437 @@
+package supervise
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hutch/internal/jail"
+)
+
+const (
+	// grace is how long a command that was sent a signal may take to end.
+	grace = 2 * time.Second
+	// setup is how long the kernel may take to make a box.
+	setup = time.Minute
+)
+
+// Input is what a command reads. A file of the host is never handed in: a box
+// could reopen it for writing through /proc/self/fd/0.
+type Input struct {
+	Reader io.Reader
+}
+
+// follower is the state of one Run.
+type follower struct {
+	*Command
+	result   Result
+	stdout   int // our ends of the pipes; -1 when closed
+	stderr   int
+	terminal int // master of the pseudo-terminal; -1
+	wake     int // eventfd: something is in calls
+	calls    chan call
+	began    uint64 // CLOCK_MONOTONIC ns; 0 before the command started
+	killAt   time.Time
+	deadline time.Time
+	killed   bool
+	exited   bool
+	ended    time.Time
+	memory   memoryPoller
+	setupBy  time.Time
+	buf      []byte
+}
+
+type call struct {
+	signal syscall.Signal // 0: the caller gave up
+}
+
+// Run starts the command in its box, follows it to its end, and waits until
+// every process of the box is gone. The box cannot be used afterwards. The
+// goroutine must be the one that called jail.Start, still locked to its thread.
+func (c *Command) Run() Result {
+	f := &follower{Command: c, stdout: -1, stderr: -1, terminal: -1, wake: -1, calls: make(chan call, 8), buf: make([]byte, 64<<10)}
+	f.result = Result{Workspace: -1, Layer: -1, PeakSource: "none"}
+	f.setupBy = time.Now().Add(setup)
+	stop := make(chan struct{})
+	err := f.begin(stop)
+	if err != nil {
+		f.result.End, f.result.Failure = BoxFailed, err
+		f.kill()
+	}
+	f.loop()
+	close(stop)
+	f.drain(&f.stdout, c.Stdout)
+	f.drain(&f.stderr, c.Stderr)
+	f.finish()
+	return f.result
+}
+
+// begin makes the pipes and hands the command over.
+func (f *follower) begin(stop chan struct{}) error {
+	var err error
+	if f.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return fmt.Errorf("eventfd: %w", err)
+	}
+	if f.Signals != nil || f.Done != nil {
+		go f.listen(stop)
+	}
+	var inner []int
+	defer func() {
+		for _, fd := range inner {
+			unix.Close(fd)
+		}
+	}()
+	pipe := func() (r, w int, err error) {
+		var p [2]int
+		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+			return -1, -1, fmt.Errorf("pipe: %w", err)
+		}
+		return p[0], p[1], nil
+	}
+	var out, errw, in int
+	if f.stdout, out, err = pipe(); err != nil {
+		return err
+	}
+	inner = append(inner, out)
+	if f.stderr, errw, err = pipe(); err != nil {
+		return err
+	}
+	inner = append(inner, errw)
+	for _, fd := range []int{f.stdout, f.stderr} {
+		if err := unix.SetNonblock(fd, true); err != nil {
+			return err
+		}
+	}
+	if f.Stdin == nil {
+		if in, err = unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+			return fmt.Errorf("/dev/null: %w", err)
+		}
+		inner = append(inner, in)
+	} else {
+		var w int
+		if in, w, err = pipe(); err != nil {
+			return err
+		}
+		inner = append(inner, in)
+		go feed(w, f.Stdin.Reader, stop)
+	}
+	f.Exec.Stdin, f.Exec.Stdout, f.Exec.Stderr = in, out, errw
+	return f.Box.Exec(&f.Exec)
+}
+
+// feed copies the caller's input to the command. It ends with the input, with
+// the command, or with the first write that nobody will read.
+func feed(w int, from io.Reader, stop <-chan struct{}) {
+	defer unix.Close(w)
+	file, _ := from.(*os.File)
+	buf := make([]byte, 32<<10)
+	for {
+		if file != nil && !readable(int(file.Fd()), stop) {
+			return
+		}
+		n, err := from.Read(buf)
+		for rest := buf[:n]; len(rest) > 0; {
+			m, err := unix.Write(w, rest)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if err != nil {
+				return
+			}
+			rest = rest[m:]
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// readable waits until fd has something to read, and gives up when stop closes.
+func readable(fd int, stop <-chan struct{}) bool {
+	for {
+		select {
+		case <-stop:
+			return false
+		default:
+		}
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 100)
+		if n > 0 || (err != nil && !errors.Is(err, unix.EINTR)) {
+			return true
+		}
+	}
+}
+
+func (f *follower) listen(stop <-chan struct{}) {
+	tell := func(c call) {
+		f.calls <- c
+		one := [8]byte{1}
+		_, _ = unix.Write(f.wake, one[:])
+	}
+	done := f.Done
+	for {
+		select {
+		case s := <-f.Signals:
+			tell(call{signal: s})
+		case <-done:
+			done = nil
+			tell(call{})
+		case <-stop:
+			return
+		}
+	}
+}
+
+// loop runs until every process of the box is gone.
+func (f *follower) loop() {
+	const control, wake, stdout, stderr, pidfd, oom = 0, 1, 2, 3, 4, 5
+	oomFD, oomEvents := f.Cgroup.OOMEvent()
+	gone := false // the control socket is at its end
+	for {
+		if gone && f.Box.Pidfd < 0 {
+			return
+		}
+		// A negative descriptor is ignored by poll(2).
+		fds := [...]unix.PollFd{
+			control: {Fd: int32(f.Box.Control), Events: unix.POLLIN},
+			wake:    {Fd: int32(f.wake), Events: unix.POLLIN},
+			stdout:  {Fd: int32(f.stdout), Events: unix.POLLIN},
+			stderr:  {Fd: int32(f.stderr), Events: unix.POLLIN},
+			pidfd:   {Fd: int32(f.Box.Pidfd), Events: unix.POLLIN},
+			oom:     {Fd: int32(oomFD), Events: oomEvents},
+		}
+		if gone {
+			fds[control].Fd = -1
+		}
+		timeout := f.untilNextEvent()
+		if _, err := unix.Ppoll(fds[:], timeout, nil); err != nil && !errors.Is(err, unix.EINTR) {
+			f.fail(fmt.Errorf("poll: %w", err))
+			return
+		}
+		if fds[control].Revents != 0 {
+			gone = f.receive()
+		}
+		if fds[wake].Revents != 0 {
+			f.obey()
+		}
+		if fds[stdout].Revents != 0 {
+			f.read(&f.stdout, f.Stdout)
+		}
+		if fds[stderr].Revents != 0 {
+			f.read(&f.stderr, f.Stderr)
+		}
+		if fds[oom].Revents != 0 && f.Cgroup.OOMKilled() {
+			oomFD = -1
+			f.end(OutOfMemory)
+		}
+		f.checkTime()
+		if fds[pidfd].Revents != 0 {
+			f.ended = time.Now()
+			for !gone { // what PID 1 said before it ended
+				gone = f.receive()
+			}
+			return
+		}
+	}
+}
+
+// untilNextEvent returns how long poll may sleep; nil: for ever.
+func (f *follower) untilNextEvent() *unix.Timespec {
+	next := f.setupBy
+	if f.began != 0 {
+		next = time.Time{}
+	}
+	for _, at := range []time.Time{f.deadline, f.killAt, f.memory.next} {
+		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	if next.IsZero() || f.killed {
+		return nil
+	}
+	ts := unix.NsecToTimespec(max(int64(time.Until(next)), 0))
+	return &ts
+}
+
+func (f *follower) checkTime() {
+	if f.killed {
+		return
+	}
+	now := time.Now()
+	switch {
+	case f.began == 0 && now.After(f.setupBy):
+		f.fail(fmt.Errorf("the kernel did not make the box within %v", setup))
+	case !f.deadline.IsZero() && !now.Before(f.deadline) && !f.exited:
+		f.end(AtDeadline)
+	case !f.killAt.IsZero() && !now.Before(f.killAt):
+		f.kill()
+	}
+	if !f.memory.next.IsZero() && !now.Before(f.memory.next) && !f.exited && !f.killed {
+		over := f.memory.poll(f.Box.Pid)
+		if f.Limits.Memory > 0 && over > f.Limits.Memory {
+			f.end(OutOfMemory)
+		}
+	}
+}
+
+// receive takes in all reports that are there; true when there will be no more.
+func (f *follower) receive() (gone bool) {
+	for {
+		r, ok, err := f.Box.Receive()
+		if err != nil {
+			return true
+		}
+		if !ok {
+			return false
+		}
+		switch r.Kind {
+		case jail.Missing:
+			f.result.Missing = append(f.result.Missing, r.Text)
+		case jail.FD:
+			switch r.A {
+			case jail.TagWorkspace:
+				f.result.Workspace = r.FD
+			case jail.TagLayer:
+				f.result.Layer = r.FD
+			}
+		case jail.Started:
+			f.began = r.B
+			age := time.Duration(monotonic() - r.B)
+			now := time.Now()
+			if f.Limits.Timeout > 0 {
+				f.deadline = now.Add(f.Limits.Timeout - age)
+			}
+			f.memory.begin(now, f.Limits.Memory > 0)
+		case jail.NotStarted:
+			f.result.StartError, f.result.StartWhat = r.Err, r.Text
+			if f.result.End == ByItself {
+				f.result.End = NeverStarted
+			}
+			f.exited = true
+		case jail.Exited:
+			f.result.Wait, f.result.Known = syscall.WaitStatus(r.A), true
+			f.result.Duration = time.Duration(r.B - f.began)
+			f.exited = true
+		case jail.Failed:
+			if f.result.End == ByItself {
+				f.result.End = BoxFailed
+				f.result.Failure = &jail.StepError{Op: r.Op, Step: r.Step, Arg: r.Text, Err: r.Err}
+			}
+		}
+	}
+}
+
+// obey does what the caller asked for.
+func (f *follower) obey() {
+	var count [8]byte
+	_, _ = unix.Read(f.wake, count[:])
+	for {
+		select {
+		case c := <-f.calls:
+			if f.exited || f.killed {
+				continue
+			}
+			first := f.result.End == ByItself
+			if first {
+				f.result.End, f.result.Signal = Interrupted, c.signal
+			}
+			if c.signal == 0 || !first || f.began == 0 {
+				f.kill()
+				continue
+			}
+			f.Box.Signal(c.signal)
+			f.killAt = time.Now().Add(grace)
+		default:
+			return
+		}
+	}
+}
+
+func (f *follower) end(why End) {
+	if f.result.End == ByItself {
+		f.result.End = why
+	}
+	f.kill()
+}
+
+func (f *follower) fail(err error) {
+	if f.result.End == ByItself {
+		f.result.End, f.result.Failure = BoxFailed, err
+	}
+	f.kill()
+}
+
+func (f *follower) kill() {
+	f.killed = true
+	f.Cgroup.Kill()
+	f.Box.Kill()
+}
+
+// read takes what is in a pipe, once.
+func (f *follower) read(fd *int, to *Capture) {
+	n, err := unix.Read(*fd, f.buf)
+	if n > 0 {
+		to.write(f.buf[:n])
+		if f.Limits.Output > 0 && to.Size() > f.Limits.Output {
+			f.end(TooMuchOutput)
+		}
+	}
+	if (n == 0 && err == nil) || (err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)) || to.unread.Load() {
+		unix.Close(*fd) // a command that goes on writing gets SIGPIPE, as in any pipeline
+		*fd = -1
+	}
+}
+
+// drain takes the rest: all writers are dead, so the pipe ends.
+func (f *follower) drain(fd *int, to *Capture) {
+	for *fd >= 0 {
+		n, err := unix.Read(*fd, f.buf)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if n > 0 {
+			to.write(f.buf[:n])
+			continue
+		}
+		unix.Close(*fd)
+		*fd = -1
+	}
+	to.finish()
+}
+
+// finish reaps and counts.
+func (f *follower) finish() {
+	r := &f.result
+	usage, err := f.Box.Reap()
+	r.CPU = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	if err != nil && r.End != BoxFailed {
+		r.End, r.Failure = BoxFailed, fmt.Errorf("wait for the box: %w", err)
+	}
+	if f.began != 0 && !r.Known && !f.ended.IsZero() {
+		r.Duration = time.Duration(monotonic()-f.began) - time.Since(f.ended)
+	}
+	if r.End == ByItself && f.Cgroup.OOMKilled() && !(r.Known && r.Wait.Exited() && r.Wait.ExitStatus() == 0) {
+		r.End = OutOfMemory
+	}
+	if r.End == ByItself && !r.Known {
+		r.End, r.Failure = BoxFailed, errors.New("the box ended and the command's exit status is unknown")
+	}
+	if peak, ok := f.Cgroup.PeakMemory(); ok {
+		r.PeakMemory, r.PeakSource = peak, "cgroup"
+	} else if f.memory.peak > 0 {
+		r.PeakMemory, r.PeakSource = f.memory.peak, "polled"
+	}
+	if f.wake >= 0 {
+		unix.Close(f.wake)
+	}
+}
+
+func monotonic() uint64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
+	return uint64(ts.Nano())
+}

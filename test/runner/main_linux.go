@@ -407,6 +407,21 @@ func (c *counts) add(o counts) {
 	c.skippedSub += o.skippedSub
 }
 
+// count takes a verdict in. Of subtests only skips count, so that none can hide.
+func (c *counts) count(verdict string, sub bool) {
+	switch {
+	case sub && verdict == "SKIP":
+		c.skippedSub++
+	case sub:
+	case verdict == "PASS":
+		c.passed++
+	case verdict == "SKIP":
+		c.skipped++
+	case verdict == "FAIL":
+		c.failed++
+	}
+}
+
 // runAll runs the packages as one identity; again leaves out those that need
 // run but once.
 func runAll(id identity, list []pkg, again bool) counts {
@@ -444,11 +459,13 @@ func endGroups() {
 	})
 }
 
-// result matches the verdict on a test. The byte 0x16 marks a line of the
-// testing package itself (-test.v=test2json), so no test can print one.
-var result = regexp.MustCompile(`^\x16?( *)--- (PASS|FAIL|SKIP): (\S+)`)
-
-var progress = regexp.MustCompile(`^\x16?=== (RUN|PAUSE|CONT|NAME)`)
+// A line that begins with the byte 0x16 is the testing package's own
+// (-test.v=test2json): a verdict, of a subtest where the name holds a slash,
+// or word of what runs.
+var (
+	result   = regexp.MustCompile(`^\x16--- (PASS|FAIL|SKIP): (\S+)`)
+	progress = regexp.MustCompile(`^\x16=== `)
+)
 
 // runOne runs one test binary from the directory of its package, prints the
 // output of what fails as it fails, and counts top-level tests.
@@ -486,7 +503,6 @@ func runOne(id identity, p pkg, mu *sync.Mutex) counts {
 
 	var c counts
 	var pending []string // output since the last verdict
-	failing := false     // the lines that follow tell of the subtests of a failed test
 	lines := make(chan struct{})
 	go func() {
 		defer close(lines)
@@ -501,42 +517,18 @@ func runOne(id identity, p pkg, mu *sync.Mutex) counts {
 				if len(pending) > 2000 {
 					pending = pending[1000:]
 				}
-				if failing && strings.HasPrefix(line, " ") {
-					mu.Lock()
-					fmt.Print(line)
-					mu.Unlock()
-				} else if !progress.MatchString(line) {
+				if !progress.MatchString(line) {
 					pending = append(pending, line)
 				}
 				continue
 			}
-			line = strings.TrimPrefix(line, "\x16")
-			if m[1] != "" { // a subtest
-				if m[2] == "SKIP" {
-					c.skippedSub++
-				}
-				if m[2] != "PASS" {
-					mu.Lock()
-					fmt.Print(line)
-					mu.Unlock()
-				}
-				continue
-			}
-			failing = m[2] == "FAIL"
-			switch m[2] {
-			case "PASS":
-				c.passed++
-			case "SKIP":
-				c.skipped++
-			case "FAIL":
-				c.failed++
-			}
-			if m[2] != "PASS" {
+			if m[1] != "PASS" {
 				mu.Lock()
-				fmt.Printf("as %s: %s: %s%s", id.name, p.path, line, strings.Join(pending, ""))
+				fmt.Printf("as %s: %s: %s%s", id.name, p.path, line[1:], strings.Join(pending, ""))
 				mu.Unlock()
 			}
 			pending = nil
+			c.count(m[1], strings.Contains(m[2], "/"))
 		}
 	}()
 	err = cmd.Wait()

@@ -288,7 +288,7 @@ func TestLayerHostileNames(t *testing.T) {
 }
 
 func TestLayerVeryDeep(t *testing.T) {
-	const depth = 100_000
+	const depth = 5_000 // deeper makes no difference: at 2,048 levels the walk stops
 	h := newHandmade(t)
 	fd := openDir(t, h.layer)
 	for range depth {
@@ -304,7 +304,9 @@ func TestLayerVeryDeep(t *testing.T) {
 	defer func() { must(t, fsat.RemoveAll(layer, "layer")) }()
 
 	before := openDescriptors(t)
+	start := time.Now()
 	c := h.read()
+	t.Logf("read in %v", time.Since(start))
 	if got, limit := len(c.Entries), (maxPath+1)/2; got != limit || len(c.Skipped) != 1 {
 		t.Errorf("%d entries, %d skipped, want %d and 1", got, len(c.Skipped), limit)
 	}

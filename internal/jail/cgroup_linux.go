@@ -172,16 +172,32 @@ func (g *Cgroup) OOMEvent() (fd int, events int16) {
 }
 
 // OOMKilled reports whether the kernel killed a process of the group because
-// the memory limit was reached.
+// the memory limit was reached. On v2 it reads OOMEvent's own descriptor, which
+// makes that quiet again until the next event.
 func (g *Cgroup) OOMKilled() bool {
-	if g == nil {
+	switch {
+	case g == nil || g.dirs["memory"] == "":
+		return false
+	case g.unified && g.oom >= 0:
+		text := make([]byte, 4096)
+		n, err := unix.Pread(g.oom, text, 0)
+		return err == nil && key(string(text[:n]), "oom_kill") > 0
+	case g.unified:
 		return false
 	}
-	file := "memory.oom_control"
-	if g.unified {
-		file = "memory.events"
+	text, err := os.ReadFile(filepath.Join(g.dirs["memory"], "memory.oom_control"))
+	return err == nil && key(string(text), "oom_kill") > 0
+}
+
+// key returns the number after a name in a flat keyed file (cgroups(7)).
+func key(text, name string) int64 {
+	for line := range strings.Lines(text) {
+		if fields := strings.Fields(line); len(fields) == 2 && fields[0] == name {
+			n, _ := strconv.ParseInt(fields[1], 10, 64)
+			return n
+		}
 	}
-	return g.readKey("memory", file, "oom_kill") > 0
+	return 0
 }
 
 // PeakMemory returns the most memory, in bytes, that the group held at once,
@@ -204,24 +220,6 @@ func (g *Cgroup) PeakMemory() (int64, bool) {
 	}
 	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 	return n, err == nil
-}
-
-func (g *Cgroup) readKey(controller, file, key string) int64 {
-	dir, ok := g.dirs[controller]
-	if !ok {
-		return 0
-	}
-	text, err := os.ReadFile(filepath.Join(dir, file))
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(text)) {
-		if fields := strings.Fields(line); len(fields) == 2 && fields[0] == key {
-			n, _ := strconv.ParseInt(fields[1], 10, 64)
-			return n
-		}
-	}
-	return 0
 }
 
 // Kill ends every process in the group where the kernel can (cgroup.kill,

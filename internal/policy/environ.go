@@ -114,9 +114,11 @@ func Environ(host []string, o EnvOptions) []string {
 }
 
 func (o EnvOptions) inherits(name, value string) bool {
-	if secretName(name) || secretValue(value) {
-		return false
-	}
+	return o.named(name, value) && !secretName(name) && !secretValue(value)
+}
+
+// named reports whether a table or Pass names a variable.
+func (o EnvOptions) named(name, value string) bool {
 	for _, pattern := range o.Pass {
 		if pattern == name || matches(pattern, name) && !isDoor(name) {
 			return true
@@ -139,6 +141,9 @@ func isDoor(name string) bool {
 // matches reports whether a name is what a pattern says; a * in it stands for
 // anything.
 func matches(pattern, name string) bool {
+	if pattern == "" || pattern[0] != name[0] && pattern[0] != '*' {
+		return false // as nearly always
+	}
 	before, after, wild := strings.Cut(pattern, "*")
 	if !wild {
 		return pattern == name

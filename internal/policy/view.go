@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"slices"
@@ -60,6 +61,12 @@ func View(h Host) ([]Show, []Symlink) {
 // host. A box must find nothing there: an empty directory in place of a
 // directory, an empty file in place of a file.
 func Masks(h Host) []string { return look(h).masks() }
+
+// Look returns what View and Masks return, at the price of one of them.
+func Look(h Host) (shows []Show, links []Symlink, masks []string) {
+	s := look(h)
+	return s.shows, s.links, s.masks()
+}
 
 // system are the directories a box has from the host. Data of the machine and
 // of others is not among them: /var, /srv, /home, /root, /mnt, /run.
@@ -356,8 +363,10 @@ func (s *sight) link(path, real string) {
 // lies below. The longest name wins.
 func findToolchain(path string) (home string, found toolchain, ok bool) {
 	for _, t := range toolchains {
-		i := strings.Index(path+"/", "/"+t.dir+"/")
-		if i > 0 && len(t.dir) > len(found.dir) {
+		if !strings.Contains(path, t.dir) {
+			continue // as nearly always
+		}
+		if i := strings.Index(path+"/", "/"+t.dir+"/"); i > 0 && len(t.dir) > len(found.dir) {
 			home, found, ok = path[:i], t, true
 		}
 	}
@@ -411,9 +420,12 @@ func (s *sight) secret(path string) bool {
 	if s.StateDir != "" && inside(path, s.StateDir) {
 		return true
 	}
-	for secret := range s.secretsOf(path) {
-		if inside(path, secret) {
-			return true
+	for _, home := range s.homesAbove(path) {
+		rel := strings.TrimPrefix(path[len(home):], "/")
+		for name := range secretsOfHome {
+			if inside(rel, name) {
+				return true
+			}
 		}
 	}
 	return false
@@ -425,31 +437,37 @@ func (s *sight) aroundSecret(path string) bool {
 	if s.StateDir != "" && inside(s.StateDir, path) {
 		return true
 	}
-	for secret := range s.secretsOf(path) {
-		if inside(secret, path) {
-			return true
+	for _, home := range s.homesAbove(path) {
+		rel := strings.TrimPrefix(path[len(home):], "/")
+		for name := range secretsOfHome {
+			if inside(name, rel) {
+				return true
+			}
 		}
 	}
 	return false
 }
 
-// secretsOf yields the places of secrets in the homes that concern a path.
-func (s *sight) secretsOf(path string) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		homes := s.homes
-		if home := homeOf(path); home != "" && !slices.Contains(homes, home) {
-			homes = append(slices.Clone(homes), home)
+// homesAbove returns the homes that a path lies in.
+func (s *sight) homesAbove(path string) []string {
+	var above []string
+	for _, home := range s.homes {
+		if inside(path, home) {
+			above = append(above, home)
 		}
-		for _, home := range homes {
-			if !inside(path, home) {
-				continue
-			}
-			for _, r := range homeSecrets {
-				for _, rel := range r.names {
-					if !yield(home + "/" + rel) {
-						return
-					}
-				}
+	}
+	if home := homeOf(path); home != "" && !slices.Contains(above, home) {
+		above = append(above, home)
+	}
+	return above
+}
+
+// secretsOfHome yields the names in homeSecrets.
+func secretsOfHome(yield func(string) bool) {
+	for _, r := range homeSecrets {
+		for _, name := range r.names {
+			if !yield(name) {
+				return
 			}
 		}
 	}
@@ -459,11 +477,12 @@ func (s *sight) secretsOf(path string) func(func(string) bool) {
 func (s *sight) masks() []string {
 	var found []string
 	mask := func(path string) {
-		if s.shown(path) && s.files.exists(path) {
-			real, ok := s.files.real(path)
-			if ok && s.shown(real) && !slices.Contains(found, real) {
-				found = append(found, real)
-			}
+		if !s.shown(path) {
+			return
+		}
+		// Where a link leads is what has to be hidden, if it is seen.
+		if real, ok := s.files.real(path); ok && s.shown(real) && !slices.Contains(found, real) {
+			found = append(found, real)
 		}
 	}
 	for _, r := range systemSecrets {
@@ -475,9 +494,12 @@ func (s *sight) masks() []string {
 		if s.isSystem(x.Path) {
 			continue
 		}
-		for secret := range s.secretsOf(x.Path) {
-			if inside(secret, x.Path) {
-				mask(secret)
+		for _, home := range s.homesAbove(x.Path) {
+			rel := strings.TrimPrefix(x.Path[len(home):], "/")
+			for name := range secretsOfHome {
+				if inside(name, rel) {
+					mask(home + "/" + name)
+				}
 			}
 		}
 		for _, rel := range prefixSecrets.names {
@@ -568,18 +590,18 @@ func (r *resolver) lookup(path string) node {
 // real returns an absolute path without its symlinks, if it exists.
 func (r *resolver) real(path string) (string, bool) {
 	const maxLinks = 40 // as the kernel
-	done, rest := "/", strings.Split(path, "/")
-	for links := 0; len(rest) > 0; {
-		name := rest[0]
-		rest = rest[1:]
+	done, rest := "", path // done is real; "" is the root
+	for links := 0; rest != ""; {
+		var name string
+		name, rest, _ = strings.Cut(rest, "/")
 		switch name {
 		case "", ".":
 			continue
 		case "..":
-			done = filepath.Dir(done)
+			done = done[:max(0, strings.LastIndexByte(done, '/'))]
 			continue
 		}
-		next := filepath.Join(done, name)
+		next := done + "/" + name
 		n := r.lookup(next)
 		if !n.ok {
 			return "", false
@@ -591,12 +613,12 @@ func (r *resolver) real(path string) (string, bool) {
 		if links++; links > maxLinks {
 			return "", false
 		}
-		if filepath.IsAbs(n.target) {
-			done = "/"
+		if strings.HasPrefix(n.target, "/") {
+			done = ""
 		}
-		rest = append(strings.Split(n.target, "/"), rest...)
+		rest = n.target + "/" + rest
 	}
-	return done, true
+	return cmp.Or(done, "/"), true
 }
 
 func (r *resolver) exists(path string) bool {

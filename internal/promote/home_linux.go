@@ -85,8 +85,7 @@ func makeShed(ctx context.Context, ws int) (*shed, error) {
 			continue
 		}
 		if err := s.furnish(); err != nil {
-			s.tidy()
-			s.close()
+			s.leave()
 			return nil, err
 		}
 		return s, nil
@@ -181,9 +180,10 @@ func (s *shed) ids() ([]string, error) {
 	return ids, nil
 }
 
-// tidy removes .hutch when no transaction is left in it. It is best effort:
-// an empty .hutch does no harm.
-func (s *shed) tidy() {
+// leave gives up the lock. When no transaction is left it removes .hutch
+// first, best effort: an empty one does no harm.
+func (s *shed) leave() {
+	defer s.close()
 	entries, err := fsat.ReadDir(s.fd)
 	if err != nil || len(entries) > 1 || len(entries) == 1 && entries[0].Name != ".gitignore" {
 		return

@@ -1,6 +1,7 @@
 package promote
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -58,6 +59,10 @@ func (e *ConflictError) Error() string {
 	}
 	return "conflict: the workspace changed since the branch: " + strings.Join(paths, ", ")
 }
+
+// ErrPending is in the chain of an error of Apply that left a transaction for
+// Recover: the workspace may hold part of it until then.
+var ErrPending = errors.New("recovery is pending")
 
 // Recovered is one transaction that Recover completed.
 type Recovered struct {

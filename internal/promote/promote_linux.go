@@ -14,8 +14,8 @@ import (
 // Apply promotes a changeset: after it the workspace holds all of it, or
 // nothing. It returns a *ConflictError when the host changed the same paths.
 //
-// An error means that the workspace is as it was, unless it says that recovery
-// is pending; the layer is whole after every error. A process that dies in
+// An error means that the workspace is as it was, unless it is ErrPending; the
+// layer is whole after every error. A process that dies in
 // Apply leaves a transaction that Recover completes.
 //
 // Precondition: the layer is quiet, and nobody else uses it.
@@ -32,7 +32,7 @@ func Apply(ctx context.Context, req Request) (Result, error) {
 		return res, err
 	}
 	if s != nil {
-		defer s.close()
+		defer s.leave()
 		if _, err := s.recover(); err != nil {
 			return res, err
 		}
@@ -49,7 +49,7 @@ func Apply(ctx context.Context, req Request) (Result, error) {
 		if s, err = makeShed(ctx, req.Workspace); err != nil {
 			return res, err
 		}
-		defer s.close()
+		defer s.leave()
 		if _, err := s.recover(); err != nil {
 			return res, err
 		}
@@ -61,14 +61,12 @@ func Apply(ctx context.Context, req Request) (Result, error) {
 func (s *shed) promote(ctx context.Context, p *plan, res Result) (Result, error) {
 	dir := txnPrefix + p.req.ID
 	if err := mkdir(s.fd, dir, 0o700); err != nil {
-		s.tidy()
 		return res, err
 	}
 	drop := func(err error) (Result, error) {
 		// Nothing of it is in the workspace yet. If it cannot be removed,
 		// recovery will.
 		_ = removeAll(s.fd, dir)
-		s.tidy()
 		return res, err
 	}
 	txn, err := fsat.OpenDir(s.fd, dir)
@@ -116,7 +114,7 @@ func (s *shed) promote(ctx context.Context, p *plan, res Result) (Result, error)
 	}
 	if err != nil {
 		if back := s.reverse(m); back != nil {
-			return res, fmt.Errorf("%w; and taking it back failed, recovery is pending: %w", err, back)
+			return res, fmt.Errorf("%w; taking it back failed too: %w; %w", err, back, ErrPending)
 		}
 		res.RolledBack = true
 		return res, err
@@ -234,7 +232,6 @@ func (s *shed) finishBack(m *mover) error {
 		return err
 	}
 	_ = removeAll(s.fd, txnPrefix+m.j.ID)
-	s.tidy()
 	return nil
 }
 

@@ -20,10 +20,8 @@ func Prune(workspaceFD int, keep Budget) (freed int64, err error) {
 	if err != nil || s == nil {
 		return 0, err
 	}
-	defer s.close()
-	freed, err = s.prune(keep)
-	s.tidy()
-	return freed, err
+	defer s.leave()
+	return s.prune(keep)
 }
 
 // kept is a finished transaction.

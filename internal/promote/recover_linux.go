@@ -24,7 +24,7 @@ func Recover(workspaceFD int) ([]Recovered, error) {
 	if err != nil || s == nil {
 		return nil, err
 	}
-	defer s.close()
+	defer s.leave()
 	return s.recover()
 }
 
@@ -53,9 +53,6 @@ func (s *shed) recover() ([]Recovered, error) {
 			return all, fmt.Errorf("recover transaction %s: %w", c.id, err)
 		}
 		all = append(all, r)
-	}
-	if len(cuts) > 0 {
-		s.tidy()
 	}
 	return all, nil
 }

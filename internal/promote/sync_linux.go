@@ -95,8 +95,10 @@ func openToFlush(t *tree, name string) (int, error) {
 }
 
 // dirtyKB is how much the system has still to write, all file systems taken
-// together: syncfs may have to wait for all of it.
-func dirtyKB() int64 {
+// together: syncfs may have to wait for all of it. Tests replace it.
+var dirtyKB = readDirtyKB
+
+func readDirtyKB() int64 {
 	data, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return 0

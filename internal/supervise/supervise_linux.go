@@ -375,14 +375,25 @@ func (f *follower) kill() {
 func (f *follower) read(fd *int, to *Capture) {
 	n, err := unix.Read(*fd, f.buf)
 	if n > 0 {
-		to.write(f.buf[:n])
-		if f.Limits.Output > 0 && to.Size() > f.Limits.Output {
-			f.end(TooMuchOutput)
-		}
+		f.take(f.buf[:n], to)
 	}
 	if (n == 0 && err == nil) || (err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)) || to.unread.Load() {
 		unix.Close(*fd) // a command that goes on writing gets SIGPIPE, as in any pipeline
 		*fd = -1
+	}
+}
+
+// take keeps output up to the limit; one byte more ends the command.
+func (f *follower) take(p []byte, to *Capture) {
+	limit := f.Limits.Output
+	if limit <= 0 {
+		to.write(p)
+		return
+	}
+	room := limit - to.Size()
+	to.write(p[:min(int64(len(p)), room)])
+	if int64(len(p)) > room {
+		f.end(TooMuchOutput)
 	}
 }
 
@@ -394,7 +405,7 @@ func (f *follower) drain(fd *int, to *Capture) {
 			continue
 		}
 		if n > 0 {
-			to.write(f.buf[:n])
+			f.take(f.buf[:n], to)
 			continue
 		}
 		unix.Close(*fd)

@@ -90,15 +90,16 @@ func copyXattrs(dst, src int) error {
 	return nil
 }
 
+var euid, egid = uint32(os.Geteuid()), uint32(os.Getegid())
+
 // chown gives an open file the owner in st when hutch runs as root, and
 // returns the mode that is right for the owner it has now: what is setuid must
 // not become setuid to someone else.
 func chown(fd int, st fsat.Stat) (mode uint32, err error) {
-	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
-	if uid == st.UID && gid == st.GID {
+	if euid == st.UID && egid == st.GID {
 		return st.Mode, nil
 	}
-	if uid == 0 {
+	if euid == 0 {
 		err := unix.Fchownat(fd, "", int(st.UID), int(st.GID), unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH)
 		switch err {
 		case nil:
@@ -111,10 +112,10 @@ func chown(fd int, st fsat.Stat) (mode uint32, err error) {
 	}
 	mode = st.Mode
 	if st.Type != fsat.Directory {
-		if uid != st.UID {
+		if euid != st.UID {
 			mode &^= unix.S_ISUID
 		}
-		if gid != st.GID {
+		if egid != st.GID {
 			mode &^= unix.S_ISGID
 		}
 	}

@@ -281,8 +281,7 @@ func countFiles(all map[string]view) (n int) {
 	return n
 }
 
-// TestOrdinaryWorkspaceOwnedByOther: setuid and setgid do not pass to the one
-// who copies.
+// TestSetuidOfAnother: setuid and setgid do not pass to the one who copies.
 func TestSetuidOfAnother(t *testing.T) {
 	st := fsat.Stat{Type: fsat.Regular, Mode: 0o6755, UID: uint32(os.Geteuid()) + 1, GID: uint32(os.Getegid()) + 1}
 	if os.Geteuid() == 0 {
@@ -347,7 +346,7 @@ func TestReflinkRefused(t *testing.T) {
 	if err := clones(root); err == nil {
 		t.Skipf("%s has reflinks", os.TempDir())
 	}
-	everythingFits := func(files bool) {
+	refused := func(files bool) {
 		ws := open(t, root)
 		_, err := Make(t.Context(), Request{Workspace: ws, Strategy: Reflink, BoxFD: openFD(t, box), BoxPath: box})
 		var errno unix.Errno
@@ -356,9 +355,9 @@ func TestReflinkRefused(t *testing.T) {
 		}
 		empty(t, box)
 	}
-	everythingFits(false)
+	refused(false)
 	write(t, root+"/f", "x", 0o644)
-	everythingFits(true)
+	refused(true)
 }
 
 func clones(dir string) error {
@@ -476,7 +475,7 @@ func TestForcedWorkspaceHoldsTheBox(t *testing.T) {
 }
 
 func TestDeepTree(t *testing.T) {
-	const depth = 3000 // paths of 6,000 bytes, more than PATH_MAX
+	const depth = 2200 // paths of 4,400 bytes, more than PATH_MAX
 	root := tempDir(t, "")
 	fd := openFD(t, root)
 	defer fsat.RemoveAll(fd, "d")
@@ -517,13 +516,13 @@ func openFDs(t testing.TB) int {
 // a level or an entry would exceed.
 func TestFewDescriptors(t *testing.T) {
 	root := tempDir(t, "")
-	for i := range 40 {
-		write(t, fmt.Sprintf("%s/w%d/%s/f", root, i, strings.Repeat("x/", 100)), "x", 0o644)
+	for i := range 20 {
+		write(t, fmt.Sprintf("%s/w%d/%s/f", root, i, strings.Repeat("x/", 60)), "x", 0o644)
 	}
 	var old unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
 	low := old
-	low.Cur = 64
+	low.Cur = 48
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &low))
 	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &old)
 	_, _, err := makeIn(t, t.Context(), open(t, root), Copy, "")

@@ -750,6 +750,7 @@ static struct {
 	volatile long failure;
 } start;
 
+static long caller_umask;
 static char child_stack[16384] __attribute__((aligned(16)));
 
 static u64 now(void)
@@ -840,6 +841,7 @@ static void run_command(void)
 	}
 	if (ret >= 0)
 		ret = sys(rt_sigprocmask, SIG_SETMASK_, &no_signals, 0, 8);
+	sys(umask, caller_umask);
 	if (ret >= 0)
 		ret = search_and_exec();
 	start.failure = ret;
@@ -1161,7 +1163,7 @@ static void execute(const struct op *o)
 
 __attribute__((used)) void boxinit_main(void)
 {
-	sys(umask, 0);
+	caller_umask = sys(umask, 0); // modes in the plan are exact
 	for (;;) {
 		int count = receive();
 		if (message.head.kind != MSG_PLAN || count != 0)

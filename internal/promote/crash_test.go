@@ -1,0 +1,339 @@
+//go:build linux
+
+package promote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// The environment that makes the test binary a child that promotes or
+// recovers, and dies or fails at a given call.
+const (
+	envChild = "HUTCH_PROMOTE_CHILD" // "apply" or "recover"
+	envDir   = "HUTCH_PROMOTE_DIR"
+	envKill  = "HUTCH_PROMOTE_KILL"  // the call before which SIGKILL comes
+	envFail  = "HUTCH_PROMOTE_FAIL"  // the call that fails with EIO
+	envDirty = "HUTCH_PROMOTE_DIRTY" // set: an fsync for each file, never syncfs
+)
+
+func TestMain(m *testing.M) {
+	if mode := os.Getenv(envChild); mode != "" {
+		os.Exit(child(mode))
+	}
+	os.Exit(m.Run())
+}
+
+func child(mode string) int {
+	kill, _ := strconv.ParseInt(os.Getenv(envKill), 10, 64)
+	fail, _ := strconv.ParseInt(os.Getenv(envFail), 10, 64)
+	if os.Getenv(envDirty) != "" {
+		dirtyKB = lots
+	} else {
+		dirtyKB = none
+	}
+	var calls atomic.Int64
+	fault = func(string) error {
+		switch calls.Add(1) {
+		case kill:
+			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+			select {}
+		case fail:
+			return unix.EIO
+		}
+		return nil
+	}
+	s := loadScene(&testing.T{}, os.Getenv(envDir))
+	var err error
+	if mode == "apply" {
+		_, err = Apply(context.Background(), s.req)
+	} else {
+		_, err = Recover(s.req.Workspace)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 3
+	}
+	return 0
+}
+
+func lots() int64 { return 1 << 40 }
+func none() int64 { return 0 }
+
+// runChild reports whether the child was killed before it was done.
+func runChild(t testing.TB, s *scene, mode string, kill, fail int) (killed bool) {
+	t.Helper()
+	exe, err := os.Executable()
+	check(t, err)
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), envChild+"="+mode, envDir+"="+s.dir,
+		envKill+"="+strconv.Itoa(kill), envFail+"="+strconv.Itoa(fail))
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return false
+	case errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == unix.SIGKILL:
+		return true
+	case errors.As(err, &exit) && exit.ExitCode() == 3 && fail > 0:
+		return false
+	}
+	t.Fatalf("child %s kill %d fail %d: %v: %s", mode, kill, fail, err, out)
+	return false
+}
+
+// settled recovers and checks that the workspace is whole: "before", with the
+// layer as it was, or "after".
+func (s *scene) settled(t testing.TB) string {
+	t.Helper()
+	rec, err := Recover(s.req.Workspace)
+	check(t, err)
+	got := s.outcome(t)
+	if got != "before" && got != "after" {
+		t.Fatalf("recovery (%+v) left %s", rec, got)
+	}
+	if got == "before" {
+		s.wantLayer(t)
+	}
+	for _, r := range rec {
+		if r.Kept || r.Forward != (got == "after") || r.Forward != (string(r.Receipt) == string(s.req.Receipt)) {
+			t.Fatalf("recovered %+v, but the workspace is %s", r, got)
+		}
+	}
+	if again, err := Recover(s.req.Workspace); err != nil || len(again) != 0 {
+		t.Fatalf("a second recovery: %+v, %v", again, err)
+	}
+	if p, err := Pending(s.req.Workspace); p || err != nil {
+		t.Fatalf("pending after recovery: %v, %v", p, err)
+	}
+	if _, err := os.Lstat(s.ws(home)); got == "before" && !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("%s is left: %v", home, err)
+	}
+	return got
+}
+
+// mixedScene is a fresh scene of all kinds of change.
+func mixedScene(t testing.TB, base string, set func(*Request)) *scene {
+	t.Helper()
+	before, after := mixed()
+	s := newScene(t, filepath.Join(base, "s"), before, after, "user.overlay.origin=o")
+	if set != nil {
+		set(&s.req)
+	}
+	s.save(t)
+	return s
+}
+
+// TestKillApply kills a promotion before each of its calls.
+func TestKillApply(t *testing.T) {
+	fileSystems(t, func(t *testing.T, base string) {
+		for name, set := range map[string]func(*Request){"move": nil, "keepLayer": func(r *Request) { r.KeepLayer = true }} {
+			if name == "move" {
+				t.Setenv(envDirty, "1")
+			} else {
+				t.Setenv(envDirty, "")
+			}
+			points, seen := 0, map[string]int{}
+			for n, killed := 1, true; killed; n++ {
+				s := mixedScene(t, base, set)
+				killed = runChild(t, s, "apply", n, 0)
+				seen[s.settled(t)]++
+				s.remove(t)
+				points++
+			}
+			t.Logf("%s: %d kill points: %v", name, points, seen)
+		}
+	})
+}
+
+// TestKillRecover kills a promotion before each of its calls, and then the
+// recovery again and again, one call later each time.
+func TestKillRecover(t *testing.T) {
+	fileSystems(t, func(t *testing.T, base string) {
+		points, seen := 0, map[string]int{}
+		for n, killed := 1, true; killed; n += stride(t, base) {
+			s := mixedScene(t, base, nil)
+			killed = runChild(t, s, "apply", n, 0)
+			for m := 1; killed && runChild(t, s, "recover", m, 0); m++ {
+				points++
+			}
+			seen[s.settled(t)]++
+			s.remove(t)
+		}
+		t.Logf("%d kill points: %v", points, seen)
+	})
+}
+
+// TestKillReverse makes a promotion fail at each of its calls, and kills what
+// follows: first once, before each call, then the recovery again and again.
+func TestKillReverse(t *testing.T) {
+	fileSystems(t, func(t *testing.T, base string) {
+		points, seen := 0, map[string]int{}
+		first := firstAfterCommit(t, base)
+		for f, done := first, false; !done; f += 3 * stride(t, base) {
+			done = true
+			for n, killed := f+1, true; killed; n += stride(t, base) {
+				s := mixedScene(t, base, nil)
+				killed = runChild(t, s, "apply", n, f)
+				if killed {
+					points++
+					done = done && n > f+1
+				}
+				for m := 1; killed && runChild(t, s, "recover", m, 0); m += 1 + n%3 {
+					points++
+				}
+				seen[s.settled(t)]++
+				s.remove(t)
+				done = false
+				if !killed && n == f+1 {
+					done = true // nothing came after the failure
+				}
+			}
+		}
+		t.Logf("%d kill points: %v", points, seen)
+	})
+}
+
+// stride thins out the long tests except where all points are asked for.
+func stride(t testing.TB, base string) int {
+	if os.Getenv("HUTCH_TEST_ALL") != "" {
+		return 1
+	}
+	if strings.Contains(base, "mnt") {
+		return 11
+	}
+	return 5
+}
+
+// firstAfterCommit is the number of the call after the journal's rename.
+func firstAfterCommit(t testing.TB, base string) int {
+	t.Helper()
+	s := mixedScene(t, base, nil)
+	defer s.remove(t)
+	calls, commit := 0, 0
+	dirtyKB = none
+	defer func() { dirtyKB = readDirtyKB }()
+	fault = func(op string) error {
+		calls++
+		if st, _ := Status(s.req.Workspace, s.req.ID); st == Committed && commit == 0 {
+			commit = calls
+		}
+		return nil
+	}
+	defer func() { fault = nil }()
+	_, err := Apply(context.Background(), s.req)
+	check(t, err)
+	if commit == 0 {
+		t.Fatal("no commit point seen")
+	}
+	return commit
+}
+
+// TestFail makes every call of a promotion fail once, with each error.
+func TestFail(t *testing.T) {
+	fileSystems(t, func(t *testing.T, base string) {
+		defer func() { dirtyKB = readDirtyKB }()
+		for _, errno := range []error{unix.ENOSPC, unix.EIO, unix.EACCES} {
+			if dirtyKB = lots; errno == unix.EACCES {
+				dirtyKB = none
+			}
+			points, rolledBack := 0, 0
+			for n, hit := 1, true; hit; n++ {
+				s := mixedScene(t, base, nil)
+				calls := 0
+				fault = func(op string) error {
+					if calls++; calls == n {
+						return errno
+					}
+					return nil
+				}
+				res, err := Apply(context.Background(), s.req)
+				fault = nil
+				hit = calls >= n
+				if hit {
+					points++
+				}
+				if err != nil {
+					s.want(t, "before")
+					s.wantLayer(t)
+				} else {
+					s.want(t, "after")
+				}
+				if res.RolledBack {
+					rolledBack++
+				}
+				if err != nil && !errors.Is(err, errno) {
+					t.Fatalf("call %d: %v hides the cause %v", n, err, errno)
+				}
+				s.settled(t)
+				s.remove(t)
+			}
+			t.Logf("%v: %d points, %d rolled back after the commit point", errno, points, rolledBack)
+		}
+	})
+}
+
+// TestFailFromThenOn lets the disk die at each call, and come back for the
+// recovery.
+func TestFailFromThenOn(t *testing.T) {
+	base, points, seen := tempDir(t), 0, map[string]int{}
+	for n, hit := 1, true; hit; n++ {
+		s := mixedScene(t, base, nil)
+		calls := 0
+		fault = func(op string) error {
+			if calls++; calls >= n {
+				return unix.EIO
+			}
+			return nil
+		}
+		_, err := Apply(context.Background(), s.req)
+		fault = nil
+		hit = calls >= n
+		points++
+		got := s.settled(t)
+		seen[got]++
+		if !errors.Is(err, ErrPending) && (err == nil) != (got == "after") {
+			t.Fatalf("call %d: Apply said %v, but the workspace is %s", n, err, got)
+		}
+		s.remove(t)
+	}
+	t.Logf("%d points: %v", points, seen)
+}
+
+// TestWithoutExchange runs where renameat2 flags are unknown, as on NFS.
+func TestWithoutExchange(t *testing.T) {
+	base, points := tempDir(t), 0
+	for n, hit := 0, true; hit; n++ {
+		s := mixedScene(t, base, nil)
+		calls := 0
+		fault = func(op string) error {
+			if op == "exchange" || op == "noreplace" {
+				return unix.EINVAL
+			}
+			if calls++; calls == n {
+				return unix.EIO
+			}
+			return nil
+		}
+		_, err := Apply(context.Background(), s.req)
+		fault = nil
+		hit = calls >= n
+		points++
+		if got := s.settled(t); (err == nil) != (got == "after") || n == 0 && got != "after" {
+			t.Fatalf("call %d: Apply said %v, but the workspace is %s", n, err, got)
+		}
+		s.remove(t)
+	}
+	t.Logf("%d points", points)
+}

@@ -27,8 +27,9 @@ type EnvOptions struct {
 type kind uint8
 
 const (
-	word  kind = iota // any value
-	place             // a path or a list of paths: all must be seen in the box
+	word    kind = iota // any value
+	place               // a path or a list of paths: each is seen in the box, or one that it can make in its home
+	program             // a path that is seen in the box
 )
 
 // variables are what a box inherits by itself. A name may end in *.
@@ -46,7 +47,8 @@ var variables = []struct {
 	{row{"Rust", []string{"RUST_BACKTRACE", "RUST_LOG", "RUST_MIN_STACK", "RUSTFLAGS", "RUSTDOCFLAGS", "RUSTUP_TOOLCHAIN", "CARGO_INCREMENTAL", "CARGO_BUILD_JOBS", "CARGO_BUILD_TARGET", "CARGO_NET_OFFLINE", "CARGO_PROFILE_*"}}, word},
 	{row{"other languages", []string{"RBENV_VERSION", "RAILS_ENV", "RACK_ENV", "DOTNET_CLI_TELEMETRY_OPTOUT", "DOTNET_NOLOGO", "DOTNET_ROLL_FORWARD", "MIX_ENV", "APP_ENV", "ASDF_*_VERSION"}}, word},
 	{row{"proxies; one with a password is stopped by its value", []string{"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"}}, word},
-	{row{"where toolchains are", []string{"GOROOT", "PYENV_ROOT", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_EXE", "CONDA_PYTHON_EXE", "NVM_DIR", "NVM_BIN", "NVM_INC", "VOLTA_HOME", "ASDF_DIR", "ASDF_DATA_DIR", "BUN_INSTALL", "CARGO_HOME", "RUSTUP_HOME", "JAVA_HOME", "JDK_HOME", "M2_HOME", "MAVEN_HOME", "GRADLE_HOME", "SDKMAN_DIR", "RBENV_ROOT", "GEM_HOME", "GEM_PATH", "DOTNET_ROOT", "ANDROID_HOME", "ANDROID_SDK_ROOT", "FLUTTER_ROOT", "HOMEBREW_PREFIX", "HOMEBREW_CELLAR", "HOMEBREW_REPOSITORY", "SHELL"}}, place},
+	{row{"where toolchains are", []string{"GOROOT", "PYENV_ROOT", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_EXE", "CONDA_PYTHON_EXE", "NVM_DIR", "NVM_BIN", "NVM_INC", "VOLTA_HOME", "ASDF_DIR", "ASDF_DATA_DIR", "BUN_INSTALL", "CARGO_HOME", "RUSTUP_HOME", "JAVA_HOME", "JDK_HOME", "M2_HOME", "MAVEN_HOME", "GRADLE_HOME", "SDKMAN_DIR", "RBENV_ROOT", "GEM_HOME", "GEM_PATH", "DOTNET_ROOT", "ANDROID_HOME", "ANDROID_SDK_ROOT", "FLUTTER_ROOT", "HOMEBREW_PREFIX", "HOMEBREW_CELLAR", "HOMEBREW_REPOSITORY"}}, place},
+	{row{"the user's shell", []string{"SHELL"}}, program},
 	{row{"where to look for sources and libraries", []string{"GOPATH", "GOBIN", "PYTHONPATH", "NODE_PATH", "PKG_CONFIG_PATH", "CMAKE_PREFIX_PATH", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH"}}, place},
 	{row{"where to write", []string{"GOCACHE", "GOMODCACHE", "PIP_CACHE_DIR", "UV_CACHE_DIR", "PYTHONPYCACHEPREFIX", "npm_config_cache", "YARN_CACHE_FOLDER", "PNPM_HOME", "DENO_DIR", "CARGO_TARGET_DIR", "GRADLE_USER_HOME", "CCACHE_DIR", "SCCACHE_DIR", "NUGET_PACKAGES", "PLAYWRIGHT_BROWSERS_PATH", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"}}, place},
 	{row{"whom to trust", []string{"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "PIP_CERT", "CARGO_HTTP_CAINFO"}}, place},
@@ -126,7 +128,13 @@ func (o EnvOptions) named(name, value string) bool {
 	}
 	for _, v := range variables {
 		if slices.ContainsFunc(v.names, func(pattern string) bool { return matches(pattern, name) }) {
-			return v.kind == word || o.seesAll(value)
+			switch v.kind {
+			case place:
+				return o.seesAll(value)
+			case program:
+				return o.sees(filepath.Clean(value))
+			}
+			return true
 		}
 	}
 	return false

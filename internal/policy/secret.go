@@ -81,7 +81,7 @@ var secretNames = []string{
 }
 
 // harmlessWords hold a secret word by accident.
-var harmlessWords = []string{"AUTHOR", "AUTHORS", "KEYBOARD", "KEYMAP", "KEYTIMEOUT", "TOKENIZERS", "HASHSEED"}
+var harmlessWords = []string{"AUTHOR", "AUTHORS", "KEYBOARD", "KEYMAP", "KEYTIMEOUT", "TOKENIZERS", "GOPRIVATE", "PYTHONHASHSEED"}
 
 // secretSuffixes are ends of names whose values are addresses with a password
 // in them, as a rule.

@@ -98,15 +98,15 @@ func (a accounts) user(id ID, root bool) (User, error) {
 	if err != nil {
 		return User{}, err
 	}
-	u := User{UID: id.UID, GID: id.GID, Root: root, Name: e.name, Home: e.home}
+	number := strconv.FormatUint(uint64(id.UID), 10)
+	u := User{UID: id.UID, GID: id.GID, Root: root, Name: e.name, Home: filepath.Clean(e.home)}
 	if !known {
-		u.Name = strconv.FormatUint(uint64(id.UID), 10)
+		u.Name = number
 	}
 	// The home of a box is made for it, so any path will do but the root.
-	if !filepath.IsAbs(u.Home) || filepath.Clean(u.Home) == "/" {
-		u.Home = filepath.Join("/home", u.Name)
+	if !filepath.IsAbs(u.Home) || u.Home == "/" {
+		u.Home = "/home/" + number
 	}
-	u.Home = filepath.Clean(u.Home)
 	if known {
 		if u.Groups, err = a.groups(u.Name, id.GID, e.GID); err != nil {
 			return User{}, err

@@ -589,7 +589,7 @@ func (r *resolver) lookup(path string) node {
 
 // real returns an absolute path without its symlinks, if it exists.
 func (r *resolver) real(path string) (string, bool) {
-	const maxLinks = 40 // as the kernel
+	const maxLinks = 40    // as the kernel
 	done, rest := "", path // done is real; "" is the root
 	for links := 0; rest != ""; {
 		var name string

@@ -93,23 +93,25 @@ func (p *planner) ancestor(dir string) (string, error) {
 }
 
 // strangers finds what a directory that is to go holds without the changeset
-// naming it: the box never saw it, so it must not be lost.
-func (p *planner) strangers(e *changeset.Entry) error {
+// naming it: the box never saw it, so it must not be lost. It returns how much
+// it found.
+func (p *planner) strangers(e *changeset.Entry) (n int, err error) {
 	fd, err := fsat.OpenDir(p.req.Workspace, e.Path)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer unix.Close(fd)
 	entries, err := fsat.ReadDir(fd)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for _, d := range entries {
 		if path := fsat.Join(e.Path, d.Name); !p.deleted[path] {
 			p.conflicts = append(p.conflicts, Conflict{path, string(changeset.Deleted), "has it, unknown to the box"})
+			n++
 		}
 	}
-	return nil
+	return n, nil
 }
 
 // equal reports whether the host already is what the box made: then both

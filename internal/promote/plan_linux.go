@@ -137,6 +137,13 @@ func (p *planner) entry(i int, e *changeset.Entry) error {
 	if found {
 		p.seen[i] = seen{st.Ino, st.Ctime}
 	}
+	vanishes := e.Before != nil && found && st.Type == fsat.Directory && (e.After == nil || e.After.Type != fsat.Directory)
+	if vanishes {
+		n, err := p.strangers(e)
+		if err != nil || n > 0 {
+			return err
+		}
+	}
 	if what != "" {
 		same, err := p.equal(e, st, found)
 		if err != nil {
@@ -152,10 +159,7 @@ func (p *planner) entry(i int, e *changeset.Entry) error {
 		return nil
 	}
 
-	if e.Before != nil && st.Type == fsat.Directory && (e.After == nil || e.After.Type != fsat.Directory) {
-		if err := p.strangers(e); err != nil {
-			return err
-		}
+	if vanishes {
 		p.gone[e.Path] = true
 	}
 	p.promoted++

@@ -242,8 +242,12 @@ func (s *stager) link(fromDir int, fromName string, src int, st fsat.Stat, dir i
 	}
 	for _, n := range names {
 		value, ok, err := fsat.Xattr(src, n)
-		if errors.Is(err, unix.EACCES) {
-			return nil, nil // the user's own, but of a file he may not read
+		if errors.Is(err, unix.EACCES) && overlayXattr(n) {
+			// A file that its own owner may not read. An ordinary
+			// user's overlay leaves marks without a value on files.
+			value, ok, err = nil, true, nil
+		} else if errors.Is(err, unix.EACCES) {
+			return nil, nil
 		}
 		if err != nil || !ok {
 			return nil, err
@@ -349,8 +353,9 @@ func (s *stager) copy(fromDir int, fromName string, src int, st fsat.Stat, dir i
 	return nil
 }
 
-// openUnreadable opens a file whose owner denied himself reading it, as a box
-// may leave any.
+// openUnreadable opens a file whose owner may deny himself reading it, as a box
+// can leave any. Only a kill between its two chmods leaves a trace in the
+// layer: the right to read.
 func openUnreadable(dir int, name string, path int, st fsat.Stat) (int, error) {
 	const flags = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK
 	fd, err := fsat.Open(dir, name, flags, 0)

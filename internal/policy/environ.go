@@ -32,11 +32,14 @@ const (
 	program             // a path that is seen in the box
 )
 
-// variables are what a box inherits by itself. A name may end in *.
-var variables = []struct {
+// A variable is a row of names whose values are of a kind.
+type variable struct {
 	row
 	kind
-}{
+}
+
+// variables are what a box inherits by itself. A name may have a * in it.
+var variables = []variable{
 	{row{"language, time and terminal", []string{"LANG", "LANGUAGE", "LC_*", "TZ", "TERM", "COLORTERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "COLUMNS", "LINES", "LS_COLORS", "LESS", "LESSCHARSET"}}, word},
 	{row{"whether to colour, to prompt, to page", []string{"NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "PY_COLORS", "CARGO_TERM_COLOR", "CI", "DEBIAN_FRONTEND", "GIT_TERMINAL_PROMPT", "PAGER", "GIT_PAGER", "MANPAGER", "EDITOR", "VISUAL", "GIT_EDITOR"}}, word},
 	{row{"who commits", []string{"GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "EMAIL"}}, word},

@@ -143,3 +143,33 @@ func TestEnviron(t *testing.T) {
 		t.Errorf("a PATH of which nothing is seen: %q", got)
 	}
 }
+
+// FuzzEnviron: whatever the host's environment and the wildcards are, no
+// secret is inherited, no door opens without its name, and a PATH has only
+// absolute entries.
+func FuzzEnviron(f *testing.F) {
+	for _, group := range inherited {
+		f.Add(strings.Join(group.vars, "\n"), "*")
+	}
+	f.Add("PATH=::.:/usr/bin:../x\nA=1", "A*\n**\n\nPATH")
+	f.Fuzz(func(t *testing.T, host, pass string) {
+		o := testOptions()
+		o.Pass = strings.Split(pass, "\n")
+		for _, v := range Environ(strings.Split(host, "\n"), o) {
+			name, value, ok := strings.Cut(v, "=")
+			switch {
+			case name == "PATH":
+				for entry := range strings.SplitSeq(value, ":") {
+					if !o.sees(entry) && value != defaultPath {
+						t.Errorf("PATH has %q", entry)
+					}
+				}
+			case name == "HUTCH_BOX" || name == "HOME" || name == "USER" || name == "LOGNAME":
+			case !ok || secretName(name) || secretValue(value):
+				t.Errorf("%q is there", v)
+			case isDoor(name) && !slices.Contains(o.Pass, name) && !slices.ContainsFunc(variables, func(r variable) bool { return slices.Contains(r.names, name) }):
+				t.Errorf("%q is there without its name", v)
+			}
+		}
+	})
+}

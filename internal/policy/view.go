@@ -195,10 +195,11 @@ type sight struct {
 	env   map[string]string // of Host.Env
 	shows []Show
 	links []Symlink
+	found []string // prefixes among the shows
 }
 
 func look(h Host) *sight {
-	s := &sight{Host: h, files: newResolver(h.root), env: make(map[string]string)}
+	s := &sight{Host: h, files: newResolver(h.root, h.Workspace), env: make(map[string]string)}
 	for _, e := range h.Env {
 		if name, value, ok := strings.Cut(e, "="); ok {
 			if _, seen := s.env[name]; !seen {
@@ -272,8 +273,7 @@ func (s *sight) showBin(entry string) {
 		s.showSystem("/snap") // its programs are links to mounts beside it
 		return
 	}
-	// A venv's interpreter is a link to the Python it was made from.
-	if prefix := filepath.Dir(real); s.files.exists(filepath.Join(prefix, "pyvenv.cfg")) {
+	if s.files.exists(filepath.Join(filepath.Dir(real), "pyvenv.cfg")) {
 		s.showInterpreter(real)
 	}
 	s.showTools(entry, real)
@@ -297,6 +297,7 @@ func (s *sight) showTools(path, real string) {
 	} else if !s.shown(real) {
 		if prefix := filepath.Dir(real); s.isPrefix(prefix) && s.mayShow(prefix) {
 			s.add(Show{prefix, ReadOnly})
+			s.found = append(s.found, prefix)
 		} else if s.mayShow(real) {
 			s.add(Show{real, ReadOnly})
 		}
@@ -315,11 +316,17 @@ func (s *sight) showInterpreters() {
 	}
 }
 
+// showInterpreter shows the Python that a venv's is a link to, if it belongs
+// to a toolchain. Not elsewhere: a command of an earlier box may have made the
+// link, to whatever it would like to see.
 func (s *sight) showInterpreter(bin string) {
-	if python, ok := s.files.real(filepath.Join(bin, "python")); ok {
-		if dir := filepath.Dir(python); dir != bin {
-			s.showTools(dir, dir)
-		}
+	python, ok := s.files.follow(filepath.Join(bin, "python"))
+	if !ok {
+		return
+	}
+	if _, _, ok := findToolchain(python); ok {
+		dir := filepath.Dir(python)
+		s.showTools(dir, dir)
 	}
 }
 
@@ -491,9 +498,6 @@ func (s *sight) masks() []string {
 		}
 	}
 	for _, x := range s.shows {
-		if s.isSystem(x.Path) {
-			continue
-		}
 		for _, home := range s.homesAbove(x.Path) {
 			rel := strings.TrimPrefix(x.Path[len(home):], "/")
 			for name := range secretsOfHome {
@@ -502,8 +506,10 @@ func (s *sight) masks() []string {
 				}
 			}
 		}
+	}
+	for _, prefix := range s.found {
 		for _, rel := range prefixSecrets.names {
-			mask(filepath.Join(x.Path, rel))
+			mask(filepath.Join(prefix, rel))
 		}
 	}
 	if s.StateDir != "" {
@@ -518,10 +524,6 @@ func (s *sight) masks() []string {
 		}
 	}
 	return masks
-}
-
-func (s *sight) isSystem(path string) bool {
-	return slices.ContainsFunc(system, func(r row) bool { return slices.Contains(r.names, path) })
 }
 
 // settle sorts the shows, drops those that a later one made superfluous, and
@@ -552,10 +554,14 @@ func comparePaths(a, b string) int {
 
 // resolver resolves symlinks like filepath.EvalSymlinks, asking the host about
 // each name once.
+//
+// It does not believe the links of the workspace: whoever wrote there could
+// have PATH or a cache lead anywhere.
 type resolver struct {
-	root  string
-	names map[string]node
-	calls int
+	root      string
+	workspace string
+	names     map[string]node
+	calls     int
 }
 
 // node is what a name in a real directory is.
@@ -565,8 +571,8 @@ type node struct {
 	target string // of a symlink
 }
 
-func newResolver(root string) *resolver {
-	return &resolver{root: root, names: make(map[string]node)}
+func newResolver(root, workspace string) *resolver {
+	return &resolver{root: root, workspace: workspace, names: make(map[string]node)}
 }
 
 // lookup asks about a path whose directory is real.
@@ -587,8 +593,14 @@ func (r *resolver) lookup(path string) node {
 	return n
 }
 
-// real returns an absolute path without its symlinks, if it exists.
-func (r *resolver) real(path string) (string, bool) {
+// real returns an absolute path without its symlinks, if it exists and no link
+// of the workspace is on the way.
+func (r *resolver) real(path string) (string, bool) { return r.resolve(path, r.workspace) }
+
+// follow is real through any link.
+func (r *resolver) follow(path string) (string, bool) { return r.resolve(path, "") }
+
+func (r *resolver) resolve(path, distrust string) (string, bool) {
 	const maxLinks = 40    // as the kernel
 	done, rest := "", path // done is real; "" is the root
 	for links := 0; rest != ""; {
@@ -610,7 +622,7 @@ func (r *resolver) real(path string) (string, bool) {
 			done = next
 			continue
 		}
-		if links++; links > maxLinks {
+		if links++; links > maxLinks || distrust != "" && inside(next, distrust) {
 			return "", false
 		}
 		if strings.HasPrefix(n.target, "/") {

@@ -48,6 +48,8 @@ type run struct {
 	stderr *supervise.Capture
 
 	privileged, trusted bool
+	apartCaches         bool     // each cache has an overlay of its own
+	readOnly            []string // caches of which the kernel makes no overlay
 
 	layer   int // directory of the layer; -1
 	changes *changeset.Changeset
@@ -120,13 +122,6 @@ func (r *run) inBox() error {
 	if r.user, err = policy.Target(policy.ID{UID: r.ws.Stat.UID, GID: r.ws.Stat.GID}, policy.ID{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, r.User); err != nil {
 		return err
 	}
-	r.view()
-	if r.stamp, err = workspace.TakeStamp(r.ws); err != nil {
-		return err
-	}
-	if !r.stamp.Valid && r.Commit {
-		r.note("this workspace cannot be promoted into: %s", r.stamp.Reason)
-	}
 	r.stdout = supervise.NewCapture(func() (*os.File, error) { return r.dir.createFile("stdout") }, r.Stdout)
 	r.stderr = supervise.NewCapture(func() (*os.File, error) { return r.dir.createFile("stderr") }, r.Stderr)
 	defer r.stdout.Close()
@@ -197,18 +192,26 @@ func (r *run) execute() error {
 	}
 	r.privileged, r.trusted = privileges()
 	var refused []string
-	for i, strategy := range strategies {
-		err = r.attempt(strategy)
+	for len(strategies) > 0 {
+		err = r.attempt(strategies[0])
 		var step *jail.StepError
-		again := errors.Is(err, workspace.ErrUnsupported) ||
-			errors.As(err, &step) && (step.Op == plan.Overlay && step.Arg == r.ws.Path)
-		if err == nil || !again || i == len(strategies)-1 {
-			break
+		isOverlay := errors.As(err, &step) && step.Op == plan.Overlay
+		switch {
+		case isOverlay && step.Arg != r.ws.Path && !r.apartCaches:
+			r.apartCaches = true
+		case isOverlay && step.Arg != r.ws.Path:
+			r.readOnly = append(r.readOnly, step.Arg)
+		case len(strategies) > 1 && (isOverlay || errors.Is(err, workspace.ErrUnsupported)):
+			refused = append(refused, fmt.Sprintf("%s: %v", strategies[0], err))
+			strategies = strategies[1:]
+		default:
+			strategies = nil
 		}
-		refused = append(refused, fmt.Sprintf("%s: %v", strategy, err))
-		r.branch = nil
-		if err := r.clearLayers(); err != nil {
-			return err
+		if len(strategies) > 0 {
+			r.branch = nil
+			if err := r.clearLayers(); err != nil {
+				return err
+			}
 		}
 	}
 	if err != nil {
@@ -221,12 +224,18 @@ func (r *run) execute() error {
 }
 
 func (r *run) clearLayers() error {
-	for _, name := range []string{"upper", "work", "tree", "manifest"} {
-		if err := fsat.RemoveAll(r.dir.fd, name); err != nil {
+	fd, err := fsat.OpenDir(r.dir.fd, ".")
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	entries, err := fsat.ReadDir(fd)
+	for _, e := range entries {
+		if err := fsat.RemoveAll(r.dir.fd, e.Name); err != nil {
 			return err
 		}
 	}
-	return nil
+	return err
 }
 
 func (r *run) attempt(strategy workspace.Strategy) error {
@@ -241,34 +250,30 @@ func (r *run) attempt(strategy workspace.Strategy) error {
 			}
 		}()
 	}
-	start := time.Now()
 	r.out.FilesCloned = nil
-	if r.RAM {
-		r.branch = &workspace.Branch{Strategy: strategy, Form: changeset.Overlay, FilesCloned: -1}
-		r.out.Layer = "ram"
-	} else {
-		branch, err := workspace.Make(ctx, workspace.Request{Workspace: r.ws, Strategy: strategy, BoxFD: r.dir.fd, BoxPath: r.dir.path})
-		if err != nil {
-			return err
-		}
-		r.branch = branch
-	}
-	r.out.CloneDurationMicros = time.Since(start).Microseconds()
-	r.out.Strategy = string(strategy)
-	if n := r.branch.FilesCloned; n >= 0 {
-		r.out.FilesCloned = &n
-	}
 	group, missing := r.limits()
 	defer group.Remove()
-	compiled, err := r.compile(group)
+	b, err := r.jail(group)
 	if err != nil {
 		return err
 	}
 	restore := r.pinCPUs(missing)
-	box, err := jail.Start(compiled, group.Procs())
+	box, err := jail.Start(b.Namespaces(), group.Procs())
 	restore()
 	group.CloseProcs()
 	if err != nil {
+		return err
+	}
+	// The kernel makes the namespaces while we prepare what goes into them.
+	if err := r.prepare(ctx, b, strategy); err == nil {
+		var view *plan.Plan
+		if view, err = b.View(); err == nil {
+			err = box.Send(view)
+		}
+	}
+	if err != nil {
+		box.Kill()
+		_, _ = box.Reap()
 		return err
 	}
 	watch := int64(0)
@@ -339,18 +344,62 @@ func (r *run) pinCPUs(missing []string) (restore func()) {
 	return func() { _ = unix.SchedSetaffinity(0, &all) }
 }
 
-func (r *run) compile(group *jail.Cgroup) (*plan.Plan, error) {
-	shows, links := policy.View(r.host)
+// prepare makes the branch and decides what the box sees.
+func (r *run) prepare(ctx context.Context, b *policy.Box, strategy workspace.Strategy) error {
+	r.view()
+	var err error
+	if r.stamp, err = workspace.TakeStamp(r.ws); err != nil {
+		return err
+	}
+	start := time.Now()
+	r.branch = &workspace.Branch{Strategy: strategy, Form: changeset.Overlay, FilesCloned: -1}
+	if r.RAM {
+		r.out.Layer = "ram"
+	} else if r.branch, err = workspace.Make(ctx, workspace.Request{Workspace: r.ws, Strategy: strategy, BoxFD: r.dir.fd, BoxPath: r.dir.path}); err != nil {
+		return err
+	}
+	r.out.CloneDurationMicros = time.Since(start).Microseconds()
+	r.out.Strategy = string(strategy)
+	if n := r.branch.FilesCloned; n >= 0 {
+		r.out.FilesCloned = &n
+	}
+	b.Workspace, b.Home = r.ws.Path, r.host.Home
+	b.Show, b.Links = policy.View(r.host)
+	b.Masks = policy.Masks(r.host)
+	b.ApartCaches = r.apartCaches
+	for i := range b.Show {
+		if slices.Contains(r.readOnly, b.Show[i].Path) {
+			b.Show[i].Mode = policy.ReadOnly
+		}
+	}
+	switch {
+	case r.RAM:
+		b.Mount = policy.Mount{Lower: r.ws.Path, RAMSize: cmp.Or(r.RAMSize, DefaultRAM), Mode: r.ws.Stat.Mode}
+	case r.branch.Form == changeset.Tree:
+		b.Mount = policy.Mount{Tree: filepath.Join(r.dir.path, r.branch.Layer)}
+	default:
+		b.Mount = policy.Mount{Lower: r.ws.Path, Upper: filepath.Join(r.dir.path, r.branch.Layer), Work: filepath.Join(r.dir.path, r.branch.Work)}
+	}
+	if b.CacheDirs, err = r.cacheDirs(b.Caches()); err != nil {
+		return err
+	}
+	r.env = policy.Environ(os.Environ(), policy.EnvOptions{
+		Box: r.dir.id, User: r.user.Name, Home: r.host.Home, Workspace: r.ws.Path, Shows: b.Show, Links: b.Links, Pass: r.EnvPass, Set: r.EnvSet,
+	})
+	return nil
+}
+
+// jail decides who runs the box, and what it may not do.
+func (r *run) jail(group *jail.Cgroup) (*policy.Box, error) {
 	b := &policy.Box{
 		Privileged: r.privileged, Trusted: r.trusted, User: r.user,
-		Workspace: r.ws.Path, Home: r.host.Home, Show: shows, Links: links, Masks: policy.Masks(r.host),
 		Network: r.Network, Hostname: "hutch", LandlockABI: landlockABI(), Filter: filter.Default(),
 	}
 	if b.LandlockABI == 0 {
 		r.missing("landlock")
 	}
-	var err error
 	if r.privileged {
+		var err error
 		if b.UIDMap, err = policy.IDMap("/proc/self/uid_map"); err == nil {
 			b.GIDMap, err = policy.IDMap("/proc/self/gid_map")
 		}
@@ -366,18 +415,6 @@ func (r *run) compile(group *jail.Cgroup) (*plan.Plan, error) {
 		b.GIDMap = fmt.Sprintf("%d %d 1", inner.GID, r.user.GID)
 		b.User.UID, b.User.GID = inner.UID, inner.GID
 	}
-	switch {
-	case r.RAM:
-		size := r.RAMSize
-		if size == 0 {
-			size = DefaultRAM
-		}
-		b.Mount = policy.Mount{Lower: r.ws.Path, RAMSize: size, Mode: r.ws.Stat.Mode}
-	case r.branch.Form == changeset.Tree:
-		b.Mount = policy.Mount{Tree: filepath.Join(r.dir.path, r.branch.Layer)}
-	default:
-		b.Mount = policy.Mount{Lower: r.ws.Path, Upper: filepath.Join(r.dir.path, r.branch.Layer), Work: filepath.Join(r.dir.path, r.branch.Work)}
-	}
 	for i := range group.Procs() {
 		b.CgroupFDs = append(b.CgroupFDs, jail.CgroupFD(i))
 	}
@@ -387,23 +424,14 @@ func (r *run) compile(group *jail.Cgroup) (*plan.Plan, error) {
 			return nil, errors.New("--pids: this host gives no cgroup, and the kernel does not count processes of uid 0; use --user with an ordinary user")
 		}
 	}
-	if b.CacheDirs, err = r.cacheDirs(shows); err != nil {
-		return nil, err
-	}
-	r.env = policy.Environ(os.Environ(), policy.EnvOptions{
-		Box: r.dir.id, User: r.user.Name, Home: r.host.Home, Workspace: r.ws.Path, Shows: shows, Links: links, Pass: r.EnvPass, Set: r.EnvSet,
-	})
-	return policy.Compile(b)
+	return b, nil
 }
 
-// cacheDirs makes a layer for each cache that is shown copy-on-write. They go
+// cacheDirs makes layers for the caches that are shown copy-on-write. They go
 // with the box.
-func (r *run) cacheDirs(shows []policy.Show) ([]string, error) {
+func (r *run) cacheDirs(count int) ([]string, error) {
 	var dirs []string
-	for _, s := range shows {
-		if s.Mode != policy.CopyOnWrite {
-			continue
-		}
+	for range count {
 		dir := filepath.Join(r.dir.path, fmt.Sprintf("cache%d", len(dirs)))
 		for _, d := range []string{dir, filepath.Join(dir, "upper"), filepath.Join(dir, "work")} {
 			if err := os.Mkdir(d, 0o755); err != nil && !errors.Is(err, os.ErrExist) {

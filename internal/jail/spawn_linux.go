@@ -71,16 +71,13 @@ var devNull = sync.OnceValues(func() (int, error) {
 	return unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 })
 
-// Start spawns boxinit and sends it the plan; reports tell how it went. The
-// descriptors procs are passed on, numbered by CgroupFD.
+// Start spawns boxinit and sends it the beginning of a plan; Send adds the rest,
+// and reports tell how it went. The descriptors procs are passed on, numbered by
+// CgroupFD.
 //
 // The calling goroutine must be locked to its thread for the life of the box:
 // the kernel kills the box when the thread that made it ends (PR_SET_PDEATHSIG).
 func Start(p *plan.Plan, procs []int) (*Box, error) {
-	messages, err := p.Messages()
-	if err != nil {
-		return nil, err
-	}
 	helper, err := sealedBoxinit()
 	if err != nil {
 		return nil, err
@@ -111,12 +108,26 @@ func Start(p *plan.Plan, procs []int) (*Box, error) {
 		return nil, fmt.Errorf("start boxinit: %w", err)
 	}
 	box := &Box{Control: pair[0], Pidfd: -1, helper: pid}
+	if err := box.Send(p); err != nil {
+		box.Kill()
+		_, _ = box.Reap()
+		return nil, err
+	}
+	return box, nil
+}
+
+// Send gives the box more of its plan.
+func (b *Box) Send(p *plan.Plan) error {
+	messages, err := p.Messages()
+	if err != nil {
+		return err
+	}
 	for _, m := range messages {
-		if err := box.send(m, nil); err != nil {
+		if err := b.send(m, nil); err != nil {
 			break // boxinit ended; what it reported is in the socket
 		}
 	}
-	return box, nil
+	return nil
 }
 
 func (b *Box) send(message []byte, fds []int) error {

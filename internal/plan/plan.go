@@ -44,14 +44,16 @@ const (
 	Seccomp                       // A: bytes; raw: struct sock_filter[]
 	Assert                        // A: Assert* bits
 	Serve                         // A: ServeOneShot
-	RAMLayer                      // A: mode, B: uid<<32|gid, C: tag of the descriptor sent; strings: tmpfs options
+	RAMLayer                      // A: mode, B: uid<<32|gid, C: tag of the descriptor sent; strings: path, tmpfs options
 	BoundCaps                     // empty bounding set, locked securebits; before IDs
+	Rebind                        // bind within the new root; strings: source, path
+	Unmount                       // take away a mount and its mount point; strings: path
 )
 
 var codeNames = [...]string{"", "join cgroup", "unshare", "map ids", "fork", "user namespace", "new root", "make directory", "make file",
 	"make symlink", "bind", "mount tmpfs", "mount overlay", "mount proc", "mount sysfs", "mount devpts", "mount mqueue", "mask", "make read-only",
 	"pivot", "hostname", "loopback", "rlimit", "send descriptor", "set ids", "max_user_namespaces", "drop capabilities", "landlock",
-	"landlock path", "landlock apply", "seccomp", "assert", "serve", "RAM layer", "bound capabilities"}
+	"landlock path", "landlock apply", "seccomp", "assert", "serve", "RAM layer", "bound capabilities", "rebind", "unmount"}
 
 // String names the step in messages.
 func (c Code) String() string {

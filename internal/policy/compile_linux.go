@@ -43,9 +43,12 @@ type Box struct {
 	Show      []Show
 	Links     []Symlink
 	Masks     []string
-	// CacheDirs has, for each CopyOnWrite entry of Show in order, a directory
-	// on the host that holds "upper" and "work".
+	// CacheDirs are directories on the host that hold "upper" and "work", as
+	// many as Caches asks for.
 	CacheDirs []string
+	// ApartCaches gives each cache an overlay of its own, where one over the
+	// whole home is refused (a mount lies in it).
+	ApartCaches bool
 
 	Network     bool
 	Hostname    string
@@ -84,13 +87,21 @@ var (
 
 var devices = []string{"full", "null", "random", "tty", "urandom", "zero"}
 
-// Compile turns a box's policy into the plan that boxinit executes.
-func Compile(b *Box) (*plan.Plan, error) {
+// Namespaces is the beginning of a plan: it depends on who runs the box, not on
+// what it sees, so that the kernel can make namespaces while View and the
+// branch are still being prepared.
+func (b *Box) Namespaces() *plan.Plan {
 	p := &plan.Plan{}
 	for _, fd := range b.CgroupFDs {
 		p.Add(plan.Cgroup, fd, 0, 0)
 	}
 	b.namespaces(p)
+	return p
+}
+
+// View is the rest of the plan: the new root, and giving up every right.
+func (b *Box) View() (*plan.Plan, error) {
+	p := &plan.Plan{}
 	p.Add(plan.Root, 0, 0, 0, "mode=0755,size=16m,nr_inodes=16k")
 	if err := b.mounts(p); err != nil {
 		return nil, err
@@ -128,17 +139,25 @@ func (b *Box) mounts(p *plan.Plan) error {
 	inHome := func(path string) bool { return within(path, b.Home) }
 	inWorkspace := func(path string) bool { return within(path, b.Workspace) }
 	caches := b.CacheDirs
-	show := func(s Show) error {
-		if s.Mode != CopyOnWrite {
-			p.Add(plan.Bind, attrSystem, plan.BindOptional, 0, s.Path, s.Path)
-			return nil
-		}
+	overlay := func(lower, path string) error {
 		if len(caches) == 0 {
-			return fmt.Errorf("no directory for the cache %s", s.Path)
+			return fmt.Errorf("no layer for the caches in %s", lower)
 		}
 		dir := caches[0]
 		caches = caches[1:]
-		p.Add(plan.Overlay, attrData, 0, 0, s.Path, filepath.Join(dir, "upper"), filepath.Join(dir, "work"), s.Path, b.overlayOptions())
+		p.Add(plan.Overlay, attrData, 0, 0, lower, filepath.Join(dir, "upper"), filepath.Join(dir, "work"), path, b.overlayOptions())
+		return nil
+	}
+	home := b.homeCaches()
+	show := func(s Show) error {
+		switch {
+		case s.Mode != CopyOnWrite:
+			p.Add(plan.Bind, attrSystem, plan.BindOptional, 0, s.Path, s.Path)
+		case slices.Contains(home, s.Path):
+			p.Add(plan.Rebind, 0, 0, 0, hiddenHome+strings.TrimPrefix(s.Path, b.Home), s.Path)
+		default:
+			return overlay(s.Path, s.Path)
+		}
 		return nil
 	}
 	for _, s := range b.Show {
@@ -175,6 +194,11 @@ func (b *Box) mounts(p *plan.Plan) error {
 	if !inWorkspace(b.Home) && !within("/tmp", b.Home) {
 		p.Add(plan.Tmpfs, attrData, 0, 0, b.Home, fmt.Sprintf("mode=0755,size=25%%,uid=%d,gid=%d", b.User.UID, b.User.GID))
 	}
+	if len(home) > 0 {
+		if err := overlay(b.Home, hiddenHome); err != nil {
+			return err
+		}
+	}
 	for _, s := range b.Show {
 		if inHome(s.Path) && !inWorkspace(s.Path) {
 			b.ownDirs(p, s.Path)
@@ -182,6 +206,9 @@ func (b *Box) mounts(p *plan.Plan) error {
 				return err
 			}
 		}
+	}
+	if len(home) > 0 {
+		p.Add(plan.Unmount, 0, 0, 0, hiddenHome)
 	}
 
 	if inHome(b.Workspace) {
@@ -193,9 +220,12 @@ func (b *Box) mounts(p *plan.Plan) error {
 	default:
 		if b.Mount.Upper == "" {
 			options := fmt.Sprintf("mode=0700,size=%d", b.Mount.RAMSize)
-			p.Add(plan.RAMLayer, uint64(b.Mount.Mode), owner(b.User), tagLayer, options)
+			p.Add(plan.RAMLayer, uint64(b.Mount.Mode), owner(b.User), tagLayer, hiddenLayer, options)
 		}
 		p.Add(plan.Overlay, attrData, 0, 0, b.Mount.Lower, b.Mount.Upper, b.Mount.Work, b.Workspace, b.overlayOptions())
+		if b.Mount.Upper == "" {
+			p.Add(plan.Unmount, 0, 0, 0, hiddenLayer) // the overlay holds it by itself
+		}
 	}
 	// A transaction's directory travels with the workspace; what is in it
 	// decides what a recovery writes.
@@ -210,6 +240,37 @@ func (b *Box) mounts(p *plan.Plan) error {
 		p.Add(plan.ReadOnly, 0, 0, 0, path)
 	}
 	return nil
+}
+
+// Where mounts lie that are taken away before the box is entered.
+const (
+	hiddenLayer = "/.hutch-layer"
+	hiddenHome  = "/.hutch-home"
+)
+
+// homeCaches lists the caches that share one overlay over the whole home, of
+// which only they are shown: an overlay costs a dozen directories made and
+// removed, a bind mount next to nothing.
+func (b *Box) homeCaches() []string {
+	var paths []string
+	for _, s := range b.Show {
+		if s.Mode == CopyOnWrite && within(s.Path, b.Home) && !within(s.Path, b.Workspace) && !b.ApartCaches {
+			paths = append(paths, s.Path)
+		}
+	}
+	return paths
+}
+
+// Caches returns how many CacheDirs the box needs.
+func (b *Box) Caches() int {
+	shared := len(b.homeCaches())
+	apart := -shared
+	for _, s := range b.Show {
+		if s.Mode == CopyOnWrite && !within(s.Path, b.Workspace) {
+			apart++
+		}
+	}
+	return apart + min(shared, 1)
 }
 
 // ownDirs makes the directories between HOME and path the user's own; mount

@@ -41,7 +41,7 @@ enum op_code {
 	OP_CGROUP = 1, OP_UNSHARE, OP_MAP, OP_FORK, OP_USERNS, OP_ROOT, OP_DIR, OP_FILE, OP_SYMLINK, OP_BIND, OP_TMPFS,
 	OP_OVERLAY, OP_PROC, OP_SYSFS, OP_DEVPTS, OP_MQUEUE, OP_MASK, OP_READONLY, OP_PIVOT, OP_HOSTNAME, OP_LOOPBACK,
 	OP_RLIMIT, OP_SENDFD, OP_IDS, OP_MAXUSERNS, OP_DROPCAPS, OP_LANDLOCK, OP_LANDLOCK_PATH, OP_LANDLOCK_APPLY,
-	OP_SECCOMP, OP_ASSERT, OP_SERVE, OP_RAMLAYER, OP_BOUNDCAPS,
+	OP_SECCOMP, OP_ASSERT, OP_SERVE, OP_RAMLAYER, OP_BOUNDCAPS, OP_REBIND, OP_UNMOUNT,
 };
 
 enum { BIND_OPTIONAL = 1, FORK_MAPS = 1, ASSERT_NO_USERNS = 1, ASSERT_READONLY_ROOT = 2, ASSERT_NO_CAPS = 4, SERVE_ONESHOT = 1 };
@@ -458,22 +458,19 @@ static void do_bind(const char *from, const char *to, u64 attr, u64 flags)
 	attach((int)fd, to);
 }
 
-// Where a layer in RAM is mounted until its overlay is.
-#define RAM_LAYER "/.hutch-layer"
-
 static int ram_upper_fd = -1, ram_work_fd = -1;
 
-static void do_ramlayer(const char *options, u64 mode, u64 owner, u64 tag)
+static void do_ramlayer(const char *path, const char *options, u64 mode, u64 owner, u64 tag)
 {
-	attach((int)must(new_tmpfs(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, options), RAM_LAYER), RAM_LAYER);
-	int top = (int)must(open_in_root(RAM_LAYER, O_PATH_ | O_DIRECTORY_), RAM_LAYER);
-	must(sys(mkdirat, top, "upper", mode), RAM_LAYER);
-	must(sys(fchownat, top, "upper", owner >> 32, owner & 0xffffffff, 0), RAM_LAYER);
-	must(sys(mkdirat, top, "work", 0700), RAM_LAYER);
-	ram_upper_fd = (int)must(sys(openat, top, "upper", O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), RAM_LAYER);
-	ram_work_fd = (int)must(sys(openat, top, "work", O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), RAM_LAYER);
+	attach((int)must(new_tmpfs(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, options), path), path);
+	int top = (int)must(open_in_root(path, O_PATH_ | O_DIRECTORY_), path);
+	must(sys(mkdirat, top, "upper", mode), path);
+	must(sys(fchownat, top, "upper", owner >> 32, owner & 0xffffffff, 0), path);
+	must(sys(mkdirat, top, "work", 0700), path);
+	ram_upper_fd = (int)must(sys(openat, top, "upper", O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), path);
+	ram_work_fd = (int)must(sys(openat, top, "work", O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), path);
 	sys(close, top);
-	report(REP_FD, 0, RAM_LAYER, tag, 0, 0, 0, ram_upper_fd);
+	report(REP_FD, 0, path, tag, 0, 0, 0, ram_upper_fd);
 }
 
 static void fd_path(char *to, int fd)
@@ -504,12 +501,23 @@ static void do_overlay(const char *lower, const char *upper, const char *work, c
 	for (int i = 0; i < 3; i++)
 		sys(close, fds[i]);
 	attach(fd, to);
-	if (!*upper) {
-		// The overlay holds its layer by itself; the box must not see it.
-		must(sys(fchdir, root_fd), RAM_LAYER);
-		must(sys(umount2, relative(RAM_LAYER), MNT_DETACH_), RAM_LAYER);
-		must(sys(unlinkat, root_fd, relative(RAM_LAYER), 0x200 /* AT_REMOVEDIR */), RAM_LAYER);
-	}
+}
+
+// Takes away a mount that was only needed to make others.
+static void do_unmount(const char *path)
+{
+	must(sys(fchdir, root_fd), path);
+	must(sys(umount2, relative(path), MNT_DETACH_), path);
+	must(sys(unlinkat, root_fd, relative(path), 0x200 /* AT_REMOVEDIR */), path);
+}
+
+// As do_bind, from a path in the new root.
+static void do_rebind(const char *from, const char *to)
+{
+	int source = (int)must(open_in_root(from, O_PATH_), from);
+	int fd = (int)must(sys(open_tree, source, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH_), from);
+	sys(close, source);
+	attach(fd, to);
 }
 
 static void do_mask(const char *path)
@@ -1064,11 +1072,17 @@ static void execute(const struct op *o)
 	case OP_BIND:
 		do_bind(S(0), S(1), o->a, o->b);
 		return;
+	case OP_REBIND:
+		do_rebind(S(0), S(1));
+		return;
+	case OP_UNMOUNT:
+		do_unmount(S(0));
+		return;
 	case OP_TMPFS:
 		attach((int)must(new_tmpfs(o->a, S(1)), S(0)), S(0));
 		return;
 	case OP_RAMLAYER:
-		do_ramlayer(S(0), o->a, o->b, o->c);
+		do_ramlayer(S(0), S(1), o->a, o->b, o->c);
 		return;
 	case OP_OVERLAY:
 		do_overlay(S(0), S(1), S(2), S(3), S(4), o->a);

@@ -93,7 +93,7 @@ func (r *run) run() error {
 	if err := r.store.recover(r.ws.FD); err != nil {
 		return err
 	}
-	base, err := r.store.base(r.LayerDir)
+	base, err := r.store.base(r.LayerDir, r.ws.Path)
 	if err != nil {
 		return err
 	}
@@ -366,6 +366,13 @@ func (r *run) prepare(ctx context.Context, b *policy.Box, strategy workspace.Str
 	b.Workspace, b.Home = r.ws.Path, r.host.Home
 	b.Show, b.Links = policy.View(r.host)
 	b.Masks = policy.Masks(r.host)
+	gitDirs, err := workspace.GitDirs(r.ws)
+	if err != nil {
+		r.note("%v", err)
+	}
+	for _, dir := range gitDirs {
+		b.Show = append(b.Show, policy.Show{Path: dir, Mode: policy.CopyOnWrite})
+	}
 	b.ApartCaches = r.apartCaches
 	for i := range b.Show {
 		if slices.Contains(r.readOnly, b.Show[i].Path) {

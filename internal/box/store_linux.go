@@ -232,15 +232,24 @@ func (s *Store) bases() []string {
 }
 
 // base returns the directory for new boxes under a layer directory, and
-// remembers it.
-func (s *Store) base(layerDir string) (string, error) {
+// remembers it. A layer in the workspace would be part of what it is laid over.
+func (s *Store) base(layerDir, workspacePath string) (string, error) {
 	bases := s.bases()
 	if layerDir == "" {
 		return bases[0], nil
 	}
-	layerDir, err := filepath.Abs(layerDir)
+	if info, err := os.Stat(layerDir); err != nil || !info.IsDir() {
+		return "", fmt.Errorf("--layer-dir %s: not a directory; make it first", layerDir)
+	}
+	layerDir, err := filepath.EvalSymlinks(layerDir)
+	if err == nil {
+		layerDir, err = filepath.Abs(layerDir)
+	}
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("--layer-dir: %w", err)
+	}
+	if layerDir == workspacePath || strings.HasPrefix(layerDir, workspacePath+"/") {
+		return "", fmt.Errorf("--layer-dir %s lies in the workspace; name a directory outside it", layerDir)
 	}
 	if strings.ContainsRune(layerDir, '\n') {
 		return "", fmt.Errorf("--layer-dir %q: a newline is not supported", layerDir)

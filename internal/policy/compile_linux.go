@@ -160,8 +160,12 @@ func (b *Box) mounts(p *plan.Plan) error {
 		}
 		return nil
 	}
+	// What lies in a private directory must wait until that is there.
+	private := func(path string) bool {
+		return inHome(path) || within(path, "/tmp") || within(path, "/run") || within(path, "/dev")
+	}
 	for _, s := range b.Show {
-		if !inHome(s.Path) && !inWorkspace(s.Path) {
+		if !private(s.Path) && !inWorkspace(s.Path) {
 			if err := show(s); err != nil {
 				return err
 			}
@@ -200,7 +204,7 @@ func (b *Box) mounts(p *plan.Plan) error {
 		}
 	}
 	for _, s := range b.Show {
-		if inHome(s.Path) && !inWorkspace(s.Path) {
+		if private(s.Path) && !inWorkspace(s.Path) {
 			b.ownDirs(p, s.Path)
 			if err := show(s); err != nil {
 				return err

@@ -42,6 +42,7 @@ type follower struct {
 	exited   bool
 	ended    time.Time
 	memory   memoryPoller
+	unreaped time.Duration // processor time of what was alive when the box was killed
 	setupBy  time.Time
 	buf      []byte
 }
@@ -366,6 +367,11 @@ func (f *follower) fail(err error) {
 }
 
 func (f *follower) kill() {
+	if !f.killed && f.Box.Pid > 0 {
+		// The kernel drops the times of processes that die with their pid
+		// namespace.
+		f.unreaped = cpuTime(f.Box.Pid)
+	}
 	f.killed = true
 	f.Cgroup.Kill()
 	f.Box.Kill()
@@ -418,7 +424,7 @@ func (f *follower) drain(fd *int, to *Capture) {
 func (f *follower) finish() {
 	r := &f.result
 	usage, err := f.Box.Reap()
-	r.CPU = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	r.CPU = time.Duration(usage.Utime.Nano()+usage.Stime.Nano()) + f.unreaped
 	if err != nil && r.End != BoxFailed {
 		r.End, r.Failure = BoxFailed, fmt.Errorf("wait for the box: %w", err)
 	}

@@ -364,8 +364,7 @@ func (r *run) prepare(ctx context.Context, b *policy.Box, strategy workspace.Str
 		r.out.FilesCloned = &n
 	}
 	b.Workspace, b.Home = r.ws.Path, r.host.Home
-	b.Show, b.Links = policy.View(r.host)
-	b.Masks = policy.Masks(r.host)
+	b.Show, b.Links, b.Masks = policy.Look(r.host)
 	gitDirs, err := workspace.GitDirs(r.ws)
 	if err != nil {
 		r.note("%v", err)

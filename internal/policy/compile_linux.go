@@ -133,9 +133,6 @@ func (b *Box) namespaces(p *plan.Plan) {
 
 // mounts builds the new root, parents before what lies in them.
 func (b *Box) mounts(p *plan.Plan) error {
-	for _, link := range b.Links {
-		p.Add(plan.Symlink, 0, 0, 0, link.Target, link.Path)
-	}
 	inHome := func(path string) bool { return within(path, b.Home) }
 	inWorkspace := func(path string) bool { return within(path, b.Workspace) }
 	caches := b.CacheDirs
@@ -163,6 +160,11 @@ func (b *Box) mounts(p *plan.Plan) error {
 	// What lies in a private directory must wait until that is there.
 	private := func(path string) bool {
 		return inHome(path) || within(path, "/tmp") || within(path, "/run") || within(path, "/dev")
+	}
+	for _, link := range b.Links {
+		if !private(link.Path) {
+			p.Add(plan.Symlink, 0, 0, 0, link.Target, link.Path)
+		}
 	}
 	for _, s := range b.Show {
 		if !private(s.Path) && !inWorkspace(s.Path) {
@@ -197,6 +199,12 @@ func (b *Box) mounts(p *plan.Plan) error {
 
 	if !inWorkspace(b.Home) && !within("/tmp", b.Home) {
 		p.Add(plan.Tmpfs, attrData, 0, 0, b.Home, fmt.Sprintf("mode=0755,size=25%%,uid=%d,gid=%d", b.User.UID, b.User.GID))
+	}
+	for _, link := range b.Links {
+		if private(link.Path) && !inWorkspace(link.Path) {
+			b.ownDirs(p, link.Path)
+			p.Add(plan.Symlink, 0, 0, 0, link.Target, link.Path)
+		}
 	}
 	if len(home) > 0 {
 		if err := overlay(b.Home, hiddenHome); err != nil {

@@ -16,7 +16,7 @@ endif
 # boxinit is freestanding: no libc, no start files, no relocations, no
 # executable stack. It is PID 1 of a box and must stay small enough to read.
 BOXINIT_CFLAGS := -std=gnu11 -Os -static -nostdlib -nostartfiles -ffreestanding \
-	-fno-stack-protector -fno-unwind-tables -fno-asynchronous-unwind-tables \
+	-fno-builtin -fno-tree-loop-distribute-patterns -fno-stack-protector -fno-unwind-tables -fno-asynchronous-unwind-tables \
 	-fno-pie -no-pie -Wall -Wextra -Werror \
 	-Wl,--build-id=none -Wl,-z,noexecstack
 

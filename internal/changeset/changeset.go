@@ -52,6 +52,11 @@ type Entry struct {
 	// far as the layer still tells; 0 when unknown (DESIGN 7.1: a whiteout,
 	// a file replaced by rename inside the box).
 	BaseIno uint64 `json:"base_ino,omitempty"`
+	// CopiedUp is set on a Created entry that carries the mark of having been
+	// copied from the workspace: the branch saw a file here that the host
+	// has deleted since, or the box renamed or linked one to here. (Where the
+	// live overlay tells that it was renamed, it is not marked.)
+	CopiedUp bool `json:"copied_up,omitempty"`
 }
 
 // Skipped is a path in the layer that can never be promoted, and why.

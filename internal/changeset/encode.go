@@ -31,6 +31,7 @@ func (c *Changeset) Encode(w io.Writer) error {
 		e.byte(byte(slices.Index(rootCodes, entry.Source)))
 		e.text(entry.SourcePath)
 		e.uint(entry.BaseIno)
+		e.bool(entry.CopiedUp)
 		e.endRecord()
 	}
 	e.uint(uint64(len(c.Ancestors)))
@@ -155,6 +156,7 @@ func (d *decoder) entry() Entry {
 		}
 	}
 	e.BaseIno = d.uint()
+	e.CopiedUp = d.bool()
 	return e
 }
 

@@ -32,6 +32,7 @@ type file struct {
 	target     string
 	digest     string
 	xattrs     map[string][]byte
+	origin     bool // overlayfs copied it up
 	unreadable bool // its owner may not read it, and it is not ours to change
 }
 
@@ -68,11 +69,13 @@ func (f *file) state() *State {
 func (r *reader) load() error {
 	loaded := map[*file]bool{}
 	var files []*file
+	var bytes int64
 	for i := range r.changes {
 		for _, f := range []*file{r.changes[i].before, r.changes[i].after} {
 			if f != nil && !loaded[f] {
 				loaded[f] = true
 				files = append(files, f)
+				bytes += f.size()
 			}
 		}
 	}
@@ -83,21 +86,27 @@ func (r *reader) load() error {
 		once    sync.Once
 		failed  error
 	)
-	for range min(runtime.NumCPU(), len(files)) {
-		workers.Go(func() {
-			buf := make([]byte, readSize)
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= len(files) {
-					return
-				}
-				if err := r.loadFile(files[i], buf); err != nil {
-					once.Do(func() { failed = err })
-					next.Store(int64(len(files)))
-					return
-				}
+	work := func() {
+		buf := buffers.Get().(*[]byte)
+		defer buffers.Put(buf)
+		for {
+			i := int(next.Add(1)) - 1
+			if i >= len(files) {
+				return
 			}
-		})
+			if err := r.loadFile(files[i], *buf); err != nil {
+				once.Do(func() { failed = err })
+				next.Store(int64(len(files)))
+				return
+			}
+		}
+	}
+	if bytes < 1<<20 && len(files) < 100 {
+		work() // done before another goroutine would have started
+		return failed
+	}
+	for range runtime.NumCPU() {
+		workers.Go(work)
 	}
 	workers.Wait()
 	return failed
@@ -105,6 +114,11 @@ func (r *reader) load() error {
 
 // readSize is enough for the hash to use its widest instructions.
 const readSize = 256 << 10
+
+var buffers = sync.Pool{New: func() any {
+	buf := make([]byte, readSize)
+	return &buf
+}}
 
 func (r *reader) loadFile(f *file, buf []byte) error {
 	switch f.stat.Type {
@@ -136,6 +150,11 @@ func (r *reader) loadFile(f *file, buf []byte) error {
 	}
 	if f.xattrs, err = userXattrs(fd); err != nil {
 		return err
+	}
+	if f.root.name == Layer && r.src.Form == Overlay {
+		if _, f.origin, err = fsat.Xattr(fd, r.src.XattrPrefix+"origin"); err != nil {
+			return err
+		}
 	}
 	if f.isDir() {
 		return nil

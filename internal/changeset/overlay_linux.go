@@ -352,17 +352,18 @@ func (w *overlay) isWhiteout(path string, st fsat.Stat, xwhiteouts bool) (bool, 
 // entry gives the inode that the live overlay shows at the path of a change.
 // A copied-up file keeps the number of the workspace's; the layer's own number
 // means that the file replaced what was there, which is not known then.
-func (w *overlay) entry(ch *change) uint64 {
-	ino := w.directory(ch.path)
+func (w *overlay) entry(ch *change) (ino uint64, copied bool) {
+	copied = ch.after != nil && ch.after.origin
+	ino = w.directory(ch.path)
 	if ino == 0 || ch.before != nil && ch.before.stat.Ino == ino {
-		return ino
+		return ino, copied
 	}
 	// A file that was copied up and then renamed takes its number along. It
 	// was met under the name that it had.
 	if w.seen[ino] {
-		return 0
+		return 0, false
 	}
-	return ino
+	return ino, copied
 }
 
 func (w *overlay) directory(path string) uint64 {

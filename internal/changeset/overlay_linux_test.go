@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -360,4 +361,264 @@ func inode(t testing.TB, dir, path string) uint64 {
 	var st unix.Stat_t
 	must(t, unix.Lstat(filepath.Join(dir, path), &st))
 	return st.Ino
+}
+
+func setUp(t *testing.T) *branch {
+	requireMounts(t)
+	b := newBranch(t, t.TempDir())
+	t.Cleanup(b.close)
+	return b
+}
+
+func TestOverlayCopyUpIsNoChange(t *testing.T) {
+	b := setUp(t)
+	for _, f := range []string{"touched", "opened", "chowned", "chmodded", "d/in"} {
+		write(t, b.host+"/"+f, "same")
+	}
+	write(t, b.host+"/d/changed", "old")
+	b.mount()
+	must(t, os.Chtimes(b.merged+"/touched", time.Unix(1, 0), time.Unix(1, 0)))
+	f, err := os.OpenFile(b.merged+"/opened", os.O_RDWR, 0)
+	must(t, err)
+	must(t, f.Close())
+	must(t, os.Chown(b.merged+"/chowned", os.Getuid(), os.Getgid()))
+	must(t, os.Chmod(b.merged+"/chmodded", 0o600))
+	must(t, os.Chmod(b.merged+"/chmodded", 0o644))
+	write(t, b.merged+"/d/changed", "new")
+	if entries, err := os.ReadDir(b.upper); err != nil || len(entries) != 5 {
+		t.Fatalf("not all was copied up: %v, %v", entries, err)
+	}
+	wantOps(t, b.read(), map[string]Op{"d/changed": Modified})
+}
+
+func TestOverlayBaseInodes(t *testing.T) {
+	b := setUp(t)
+	for _, f := range []string{"d/inplace", "d/replaced", "d/target", "d/moved", "d/gone", "d/linked", "d/hostreplaced", "d/hostdeleted", "hostgone/f", "hostgone/g", "solo", "renamed"} {
+		write(t, b.host+"/"+f, f)
+	}
+	must(t, os.Link(b.host+"/d/linked", b.host+"/d/linked2"))
+	base := func(path string) uint64 { return inode(t, b.host, path) }
+	want := map[string]uint64{
+		"d/inplace":      base("d/inplace"),
+		"d/replaced":     0,
+		"d/target":       0, // holds what d/moved was
+		"d/moved":        0,
+		"d/gone":         0,
+		"d/linked":       0, // overlayfs gives a hard link the layer's number
+		"d/hostreplaced": 0, // nor that of a file without links
+		"d/hostdeleted":  0,
+		"d":              base("d"),
+		"new":            0,
+		"new/f":          0,
+		"copy":           0,
+		"renamed":        0,
+		"d/renamed":      0,
+		"hostgone":       0,
+		"hostgone/f":     0,
+		"solo":           base("solo"),
+	}
+	b.mount()
+	m := b.merged
+	write(t, m+"/d/inplace", "x")
+	write(t, m+"/d/tmp", "x")
+	must(t, os.Rename(m+"/d/tmp", m+"/d/replaced"))
+	must(t, os.Rename(m+"/d/moved", m+"/d/target"))
+	must(t, os.Remove(m+"/d/gone"))
+	must(t, os.Rename(m+"/renamed", m+"/d/renamed"))
+	write(t, m+"/d/linked", "x")
+	write(t, m+"/d/hostreplaced", "x")
+	write(t, m+"/d/hostdeleted", "x")
+	write(t, m+"/hostgone/f", "x")
+	must(t, os.Chmod(m+"/d", 0o700))
+	write(t, m+"/new/f", "x")
+	write(t, m+"/solo", "solo") // the same again; its new link is new
+	must(t, os.Link(m+"/solo", m+"/copy"))
+	// The host goes on meanwhile.
+	write(t, b.host+"/d/other", "by the host")
+	must(t, os.Rename(b.host+"/d/other", b.host+"/d/hostreplaced"))
+	must(t, os.Remove(b.host+"/d/hostdeleted"))
+	must(t, os.RemoveAll(b.host+"/hostgone"))
+
+	c := b.read()
+	checkWellFormed(t, c)
+	got := map[string]uint64{}
+	var copied []string
+	for _, e := range c.Entries {
+		got[e.Path] = e.BaseIno
+		if e.CopiedUp && e.Path != "copy" { // of a link only the trusted mode can tell
+			copied = append(copied, e.Path)
+		}
+	}
+	delete(want, "solo")
+	if diff := cmp.Diff([]string{"d/hostdeleted", "hostgone", "hostgone/f"}, copied); diff != "" {
+		t.Errorf("copied up, but not there (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("base inodes (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]uint64{"d": base("d")}, c.Ancestors); diff != "" {
+		t.Errorf("ancestors (-want +got):\n%s", diff)
+	}
+
+	src := b.source()
+	src.Merged = -1
+	c = readSource(t, src)
+	for _, e := range c.Entries {
+		if e.BaseIno != 0 {
+			t.Errorf("%q has a base inode out of nowhere", e.Path)
+		}
+	}
+	if c.Ancestors != nil {
+		t.Error("ancestors out of nowhere")
+	}
+}
+
+// Layer and workspace on two file systems: their inode numbers overlap.
+func TestOverlayBaseInodesAcrossFileSystems(t *testing.T) {
+	for _, xino := range []string{"on", "off"} {
+		b := setUp(t)
+		must(t, unix.Mount("tmpfs", b.host, "tmpfs", 0, "size=1m,inode64"))
+		t.Cleanup(func() { must(t, unix.Unmount(b.host, unix.MNT_DETACH)) })
+		write(t, b.host+"/d/f", "1")
+		options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s,xino=%s", b.host, b.upper, b.dir+"/work", xino)
+		if b.prefix == userPrefix {
+			options += ",userxattr"
+		}
+		b.mountWith(options)
+		write(t, b.merged+"/d/f", "2")
+		c := b.read()
+		wantOps(t, c, map[string]Op{"d/f": Modified})
+		want := inode(t, b.host, "d/f")
+		if xino == "off" {
+			want = 0
+		}
+		if c.Entries[0].BaseIno != want {
+			t.Errorf("xino=%s: base inode %d, want %d", xino, c.Entries[0].BaseIno, want)
+		}
+		b.close()
+	}
+}
+
+func TestOverlayRenamedDirectories(t *testing.T) {
+	b := setUp(t)
+	if b.prefix == userPrefix {
+		return // EXDEV there: a layer without redirects
+	}
+	write(t, b.host+"/a/b/c/file", "1")
+	write(t, b.host+"/a/b/stays", "2")
+	write(t, b.host+"/a/edited", "3")
+	b.mount()
+	m := b.merged
+	must(t, os.Rename(m+"/a", m+"/moved"))
+	must(t, os.Rename(m+"/moved/b/c", m+"/c"))
+	must(t, os.Rename(m+"/moved/b", m+"/moved/sibling"))
+	write(t, m+"/moved/edited", "4")
+	c := b.read()
+	wantOps(t, c, map[string]Op{
+		"a": Deleted, "a/b": Deleted, "a/b/c": Deleted, "a/b/c/file": Deleted, "a/b/stays": Deleted, "a/edited": Deleted,
+		"moved": Created, "moved/sibling": Created, "moved/sibling/stays": Created, "moved/edited": Created,
+		"c": Created, "c/file": Created,
+	})
+	sources := map[string]string{}
+	for _, e := range c.Entries {
+		if e.After != nil && e.After.Type == fsat.Regular {
+			sources[e.Path] = string(e.Source) + " " + e.SourcePath
+		}
+		if e.BaseIno != 0 {
+			t.Errorf("%q has base inode %d", e.Path, e.BaseIno)
+		}
+	}
+	want := map[string]string{
+		"c/file":              "workspace a/b/c/file",
+		"moved/sibling/stays": "workspace a/b/stays",
+		"moved/edited":        "layer moved/edited",
+	}
+	if diff := cmp.Diff(want, sources); diff != "" {
+		t.Errorf("sources (-want +got):\n%s", diff)
+	}
+	checkContent(t, c, b.upper, b.host, b.merged)
+
+	// The host moves it too: what the box saw is there no more.
+	must(t, os.Rename(b.host+"/a", b.host+"/elsewhere"))
+	if _, err := Read(b.source()); err == nil || !strings.Contains(err.Error(), "renamed from") {
+		t.Errorf("a directory whose content is gone: %v", err)
+	}
+}
+
+func TestOverlayMetadataOnlyCopyUp(t *testing.T) {
+	b := setUp(t)
+	if b.prefix == userPrefix {
+		return // refused there
+	}
+	write(t, b.host+"/d/f", "content")
+	write(t, b.host+"/plain", "content")
+	b.mountWith(fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s,redirect_dir=on,metacopy=on", b.host, b.upper, b.dir+"/work"))
+	must(t, os.Chmod(b.merged+"/plain", 0o755))
+	must(t, os.Chmod(b.merged+"/d/f", 0o600))
+	must(t, os.Rename(b.merged+"/d/f", b.merged+"/g"))
+	if zeros, err := os.ReadFile(b.upper + "/plain"); err != nil || string(zeros) == "content" {
+		t.Fatalf("the content was copied up: %q, %v", zeros, err)
+	}
+	c := b.read()
+	wantOps(t, c, map[string]Op{"plain": Modified, "d/f": Deleted, "g": Created})
+	checkContent(t, c, b.upper, b.host, b.merged)
+	for _, e := range c.Entries {
+		if e.Path == "plain" && (e.Source != Workspace || e.After.Mode != 0o755 || e.After.Digest != e.Before.Digest) {
+			t.Errorf("plain: %+v", e)
+		}
+	}
+}
+
+func TestOverlayOwners(t *testing.T) {
+	b := setUp(t)
+	if b.prefix == userPrefix {
+		return // one owner for all
+	}
+	write(t, b.host+"/f", "1")
+	b.mount()
+	must(t, os.Chown(b.merged+"/f", 1000, 1000))
+	c := b.read()
+	wantOps(t, c, map[string]Op{"f": Modified})
+	if c.Entries[0].After.UID != 1000 {
+		t.Errorf("owner %d", c.Entries[0].After.UID)
+	}
+}
+
+func BenchmarkTenChangesIn100000Files(bench *testing.B) {
+	requireMounts(bench)
+	dir := bench.TempDir()
+	must(bench, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
+	defer func() { must(bench, unix.Unmount(dir, unix.MNT_DETACH)) }()
+	b := newBranch(bench, dir)
+	for d := range 1000 {
+		dir := fmt.Sprintf("%s/d%d/e%d", b.host, d/32, d)
+		must(bench, os.MkdirAll(dir, 0o755))
+		for f := range 100 {
+			must(bench, os.WriteFile(fmt.Sprintf("%s/f%d", dir, f), []byte("content\n"), 0o644))
+		}
+	}
+	b.mount()
+	defer b.close()
+	for i := range 10 {
+		path := fmt.Sprintf("%s/d%d/e%d/f%d", b.merged, i*97/32, i*97, i)
+		switch i {
+		case 8:
+			must(bench, os.Remove(path))
+		case 9:
+			path += "-new"
+			fallthrough
+		default:
+			must(bench, os.WriteFile(path, []byte("changed content\n"), 0o644))
+		}
+	}
+	var start, end unix.Rusage
+	must(bench, unix.Getrusage(unix.RUSAGE_SELF, &start))
+	for bench.Loop() {
+		if c := b.read(); len(c.Entries) != 10 {
+			bench.Fatal(len(c.Entries))
+		}
+	}
+	must(bench, unix.Getrusage(unix.RUSAGE_SELF, &end))
+	cpu := end.Utime.Nano() - start.Utime.Nano() + end.Stime.Nano() - start.Stime.Nano()
+	bench.ReportMetric(float64(cpu)/1e3/float64(bench.N), "cpu-µs/op")
 }

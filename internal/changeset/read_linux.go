@@ -63,8 +63,9 @@ type change struct {
 
 // baser tells what the branch saw at a path.
 type baser interface {
-	// entry returns the inode at the path of a change, 0 when unknown.
-	entry(*change) uint64
+	// entry returns the inode at the path of a change, 0 when unknown, and
+	// whether a file that the workspace does not have was copied from it.
+	entry(*change) (ino uint64, copied bool)
 	// directory returns the inode of a directory above a change.
 	directory(path string) uint64
 }
@@ -197,7 +198,9 @@ func (r *reader) entry(ch *change) Entry {
 	if ch.after != nil {
 		e.Source, e.SourcePath = ch.after.content.name, ch.after.contentPath
 	}
-	e.BaseIno = r.bases.entry(ch)
+	var copied bool
+	e.BaseIno, copied = r.bases.entry(ch)
+	e.CopiedUp = copied && e.Op == Created
 	return e
 }
 

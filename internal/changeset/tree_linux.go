@@ -191,7 +191,9 @@ func (w *tree) hostAt(path string) (*file, error) {
 	return w.hostFile(path, st), nil
 }
 
-func (w *tree) entry(ch *change) uint64 { return w.directory(ch.path) }
+func (w *tree) entry(ch *change) (ino uint64, copied bool) {
+	return w.directory(ch.path), w.records[ch.path] != nil
+}
 
 func (w *tree) directory(path string) uint64 {
 	if rec := w.records[path]; rec != nil {

@@ -126,7 +126,7 @@ type tail struct {
 }
 
 // tailChunk is read at first: enough for the usual last line.
-const tailChunk = 16 << 10
+const tailChunk = 8 << 10
 
 // readTail finds the last receipt of a log of size bytes. It reads backwards,
 // so that the cost is that of the last line whatever the size of the log.
@@ -136,13 +136,14 @@ func readTail(r io.ReaderAt, size int64) (tail, error) {
 		return end, nil
 	}
 	var buf []byte
+	at := -1
 	for chunk := int64(tailChunk); ; chunk *= 4 {
 		start := max(0, size-chunk)
 		buf = make([]byte, size-start)
 		if _, err := r.ReadAt(buf, start); err != nil {
 			return tail{}, fmt.Errorf("read the last receipt: %w", err)
 		}
-		if found := lastReceipt(buf, start == 0); found >= 0 || start == 0 {
+		if at = lastReceipt(buf, start == 0); at >= 0 || start == 0 {
 			break
 		}
 		if chunk >= 4*MaxLine {
@@ -151,7 +152,7 @@ func readTail(r io.ReaderAt, size int64) (tail, error) {
 	}
 	end.terminated = buf[len(buf)-1] == '\n'
 	rest := buf
-	if at := lastReceipt(buf, int64(len(buf)) == size); at >= 0 {
+	if at >= 0 {
 		line, after, _ := bytes.Cut(buf[at:], []byte("\n"))
 		end.prev, rest = digest(line), after
 	}

@@ -57,6 +57,17 @@ func (p *planner) look(e *changeset.Entry) (st fsat.Stat, found bool, what strin
 		// tick of the file system's clock.
 		return st, found, "changed it", nil
 	}
+	if st.Type == fsat.Regular {
+		// An editor's open descriptor would go on writing to the file that
+		// is about to be displaced.
+		dir, name, err := p.host.parent(e.Path)
+		if err != nil {
+			return st, found, "", err
+		}
+		if busy(dir, name) {
+			return st, found, "has it open for writing", nil
+		}
+	}
 	return st, found, "", nil
 }
 

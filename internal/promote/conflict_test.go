@@ -95,6 +95,11 @@ func TestConflicts(t *testing.T) {
 			check(t, os.Rename(s.ws("d"), filepath.Join(s.dir, "outside")))
 			check(t, os.Symlink(filepath.Join(s.dir, "outside"), s.ws("d")))
 		}, []string{"d/in", "d/sub/x"}},
+		{"open for writing", func(t *testing.T, s *scene) {
+			f, err := os.OpenFile(s.ws("f"), os.O_WRONLY, 0)
+			check(t, err)
+			t.Cleanup(func() { f.Close() })
+		}, []string{"f"}},
 		{"two at once", func(t *testing.T, s *scene) { put("f", "host")(t, s); put("new", "host")(t, s) }, []string{"f", "new"}},
 	}
 	for _, tt := range tests {
@@ -303,5 +308,72 @@ func TestPrivileges(t *testing.T) {
 	s.want(t, "after")
 	if _, err := unix.Getxattr(s.ws("new"), "security.capability", nil); !errors.Is(err, unix.ENODATA) {
 		t.Errorf("a capability came out: %v", err)
+	}
+}
+
+// TestACL holds that the ACL of a replaced file is the host's, and that a box
+// cannot bring one.
+func TestACL(t *testing.T) {
+	// Version 2; user::rw-, user:12345:r--, group::r--, mask::r--, other::r--.
+	acl := func(id byte) []byte {
+		return []byte{2, 0, 0, 0,
+			1, 0, 6, 0, 255, 255, 255, 255, 2, 0, 4, 0, id, 48, 0, 0,
+			4, 0, 4, 0, 255, 255, 255, 255, 16, 0, 4, 0, 255, 255, 255, 255, 32, 0, 4, 0, 255, 255, 255, 255}
+	}
+	base := os.TempDir() // tmpfs may have no ACLs for a user
+	d, err := os.MkdirTemp(base, "promote")
+	check(t, err)
+	defer purge(t, d)
+	before := mapTree{"same": file("1"), "other": file("1")}
+	after := mapTree{"same": file("2"), "other": file("2"), "new": file("n")}
+	s := newScene(t, filepath.Join(d, "s"), before, after, "")
+	defer s.close()
+	set := func(path string, id byte) {
+		if err := unix.Setxattr(path, aclXattr, acl(id), 0); errors.Is(err, unix.ENOTSUP) {
+			t.Skip("no ACLs here")
+		} else {
+			check(t, err)
+		}
+	}
+	set(s.ws("same"), 1)
+	set(s.ws("other"), 1)
+	set(filepath.Join(s.dir, "layer/same"), 1)
+	set(filepath.Join(s.dir, "layer/other"), 2)
+	set(filepath.Join(s.dir, "layer/new"), 2)
+	s.req.Stamp = stamp(t, s.ws(""))
+	_, err = Apply(context.Background(), s.req)
+	check(t, err)
+	s.want(t, "after")
+	got := func(name string) string {
+		buf := make([]byte, 256)
+		n, err := unix.Getxattr(s.ws(name), aclXattr, buf)
+		if errors.Is(err, unix.ENODATA) {
+			return ""
+		}
+		check(t, err)
+		return string(buf[:n])
+	}
+	if got("same") != string(acl(1)) || got("other") != string(acl(1)) || got("new") != "" {
+		t.Errorf("ACLs: %q, %q, %q", got("same"), got("other"), got("new"))
+	}
+}
+
+// TestRootInUsersWorkspace holds that what root promotes in a user's workspace
+// does not lock the user out.
+func TestRootInUsersWorkspace(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	s := smallScene(t)
+	check(t, os.Chown(s.ws(""), 1000, 1000))
+	s.req.Stamp = stamp(t, s.ws(""))
+	_, err := Apply(context.Background(), s.req)
+	check(t, err)
+	for _, path := range []string{"", "/txn-t1", "/txn-t1/done"} {
+		var st unix.Stat_t
+		check(t, unix.Lstat(s.ws(home)+path, &st))
+		if st.Uid != 1000 {
+			t.Errorf("%q belongs to %d", path, st.Uid)
+		}
 	}
 }

@@ -9,5 +9,15 @@
 // promotion or recover. The slot alone tells whether a step was done: it is
 // not done while the slot holds the staged inode.
 //
+// Content leaves the layer by a rename in two halves: a link into the slot when
+// it is staged, and the end of the layer's own name when all is done. So until
+// the promotion is durable the layer is whole, whatever dies. Where files
+// cannot be linked, or the layer must live on, they are reflinked or copied.
+//
+// The files of a transaction's directory are its state: none of them, it is
+// dropped; journal, it goes forward; back, it goes back; done, it is kept as
+// undo data, with the state after it in the file after; aborted, it was taken
+// back but holds what the user wrote meanwhile.
+//
 // It may touch: the workspace and its .hutch, and layers, through fsat only.
 package promote

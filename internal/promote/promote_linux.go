@@ -125,6 +125,7 @@ func (s *shed) promote(ctx context.Context, p *plan, res Result) (Result, error)
 	res.Promoted, res.StagedBy, res.Durable = p.promoted, st.stagedBy(), true
 	st.spend()
 	if m.conclude() == nil {
+		s.handOver(txn)
 		_, _ = s.prune(DefaultBudget)
 	}
 	return res, nil
@@ -298,6 +299,19 @@ func (m *mover) writeAfter() error {
 		return err
 	}
 	return rename(m.txn, afterTmp, m.txn, afterFile, 0)
+}
+
+// handOver gives the owner of the workspace a finished transaction that root
+// made in it, or he could never read or prune it. Best effort.
+func (s *shed) handOver(txn int) {
+	owner, err := fsat.Fstat(s.ws)
+	if err != nil || os.Geteuid() != 0 || owner.UID == 0 {
+		return
+	}
+	for _, name := range []string{doneFile, afterFile} {
+		_ = lchown(txn, name, owner.UID, owner.GID)
+	}
+	_ = fchown(txn, owner.UID, owner.GID)
 }
 
 // spend removes the names that the layer still has of files that are in the

@@ -81,8 +81,8 @@ func (s *shed) finished() ([]kept, error) {
 	for _, id := range ids {
 		for _, name := range []string{doneFile, abortedFile} {
 			fd, err := fsat.Open(s.fd, txnPrefix+id+"/"+name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-			if errors.Is(err, unix.ENOENT) {
-				continue
+			if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EACCES) {
+				continue // EACCES: another user's, not ours to prune
 			}
 			if err != nil {
 				return nil, err

@@ -162,6 +162,13 @@ func (s *stager) one(dir int, name string, e *changeset.Entry, had uint32) (plac
 			return f, ident{}, err
 		}
 		defer unix.Close(fd)
+		if acl, ok, err := s.hostACL(e); err != nil {
+			return f, ident{}, err
+		} else if ok {
+			if err := setXattr(fd, aclXattr, acl); err != nil {
+				return f, ident{}, err
+			}
+		}
 		if err := s.dress(fd, e.After.Xattrs, finalMode(e.After, had)); err != nil {
 			return f, ident{}, err
 		}
@@ -263,8 +270,12 @@ func (s *stager) link(fromDir int, fromName string, src int, st fsat.Stat, dir i
 			}
 		case n == "security.selinux":
 			// A label, given by the system and kept by mv as well.
+		case n == aclXattr:
+			if acl, ok, err := s.hostACL(e); err != nil || !ok || string(acl) != string(value) {
+				return nil, err
+			}
 		default:
-			return nil, nil // capabilities, ACLs
+			return nil, nil // capabilities
 		}
 	}
 	for n := range e.After.Xattrs {
@@ -291,9 +302,25 @@ func (s *stager) link(fromDir int, fromName string, src int, st fsat.Stat, dir i
 	return l, nil
 }
 
+const aclXattr = "system.posix_acl_access"
+
+// hostACL returns the ACL of the file that an entry replaces. A box cannot give
+// one away, but it need not cost the user his.
+func (s *stager) hostACL(e *changeset.Entry) (acl []byte, ok bool, err error) {
+	if e.Before == nil || e.Before.Type != fsat.Regular {
+		return nil, false, nil
+	}
+	fd, err := fsat.OpenPath(s.plan.req.Workspace, e.Path)
+	if err != nil {
+		return nil, false, err
+	}
+	defer unix.Close(fd)
+	return fsat.Xattr(fd, aclXattr)
+}
+
 // busy reports whether some process can still write to the file through a
-// descriptor or mapping: a read lease is refused then. Such a file is copied,
-// or the process could go on writing into the workspace.
+// descriptor or mapping: a read lease is refused then. Such a file of a layer is
+// copied, or the process could go on writing into the workspace.
 func busy(dir int, name string) bool {
 	fd, err := fsat.Open(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -338,6 +365,9 @@ func (s *stager) copy(fromDir int, fromName string, src int, st fsat.Stat, dir i
 		}
 	}
 	if !cloned {
+		if err := s.room(); err != nil {
+			return err
+		}
 		if err := copyData(out, in, st.Size); err != nil {
 			return err
 		}
@@ -349,6 +379,34 @@ func (s *stager) copy(fromDir int, fromName string, src int, st fsat.Stat, dir i
 	// Someone may be writing to the host's file right now.
 	if sum, err := digest(dir, name); err != nil || sum != e.After.Digest {
 		return errors.Join(errors.New("the workspace's file changed since the changeset was read"), err)
+	}
+	return nil
+}
+
+// room refuses early, the first time something must be copied, what cannot fit.
+func (s *stager) room() error {
+	if s.by[byCopy] > 0 {
+		return nil
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(s.txn, &st); err != nil {
+		return nil // then writing will tell
+	}
+	free, need := st.Bavail, uint64(0)
+	if os.Geteuid() == 0 {
+		free = st.Bfree
+	}
+	for _, entries := range s.plan.carried {
+		for _, e := range entries {
+			if e.After.Type == fsat.Regular {
+				need += uint64(e.After.Size)
+			}
+		}
+	}
+	// Files that are sparse, or staged by other means already, need less
+	// than their size; only what is far too much is refused.
+	if need/2 > free*uint64(st.Bsize) {
+		return fmt.Errorf("%d bytes to copy, %d free: %w", need, free*uint64(st.Bsize), unix.ENOSPC)
 	}
 	return nil
 }

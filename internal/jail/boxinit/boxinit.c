@@ -608,28 +608,32 @@ static void map_ids(int proc, const char *uid_map, const char *gid_map, int deny
 // for it itself. Returns in the child only.
 static void do_fork(u64 flags, const char *uid_map, const char *gid_map)
 {
-	int pipe[2] = {-1, -1}, pidfd = -1;
-	if (flags & FORK_MAPS)
+	int pipe[2] = {-1, -1}, pidfd = -1, host_proc = -1;
+	if (flags & FORK_MAPS) {
+		// Before the child's pivot_root, which moves our root as well: we
+		// share its mount namespace.
+		host_proc = (int)must(sys(openat, AT_FDCWD_, "/proc", O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), "/proc");
 		must(sys(socketpair, 1 /* AF_UNIX */, 5 /* SOCK_SEQPACKET */ | O_CLOEXEC_, 0, pipe), "socketpair");
+	}
 	unsigned long clone_flags = CLONE_PARENT | CLONE_PIDFD;
 	long pid = must(sys(clone, clone_flags, 0, &pidfd, 0, 0), "clone");
 	if (pid == 0) {
 		map_pipe = pipe[1];
-		if (pipe[0] >= 0)
+		if (pipe[0] >= 0) {
 			sys(close, pipe[0]);
+			sys(close, host_proc);
+		}
 		return;
 	}
 	report(REP_BORN, 0, 0, (u64)pid, 0, 0, 0, pidfd);
 	if (flags & FORK_MAPS) {
 		// The child leaves our user namespace last, when all mounts are
-		// made; nobody inside may map more than one id, so we do it. Its
-		// directory in the host's /proc is opened now: its pivot_root moves
-		// our root as well, since we share the mount namespace.
-		char byte, path[32];
-		append_number(append(path, "/proc/"), (u64)pid);
-		int proc = (int)must(sys(openat, AT_FDCWD_, path, O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), path);
+		// made; nobody inside may map more than one id, so we do it.
+		char byte, name[24];
 		sys(close, pipe[1]);
 		if (sys(read, pipe[0], &byte, 1) == 1) {
+			append_number(name, (u64)pid);
+			int proc = (int)must(sys(openat, host_proc, name, O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), name);
 			map_ids(proc, uid_map, gid_map, 0);
 			must(sys(write, pipe[0], "m", 1), "map pipe");
 		}

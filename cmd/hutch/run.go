@@ -35,7 +35,7 @@ type runFlags struct {
 	pids             int64
 	cpus             float64
 	outputLimit      size
-	allowNet         bool
+	allowNet, tty    bool
 	user             string
 	env              []string
 	require          []string
@@ -88,6 +88,7 @@ not be started; 125 for a conflict and for hutch's own errors.`,
 	flags.Float64Var(&f.cpus, "cpus", 0, "limit of processors, such as 1.5")
 	flags.Var(&f.outputLimit, "output-limit", "bytes a stream that end the command; 0 for no limit")
 	flags.BoolVar(&f.allowNet, "allow-net", false, "share the host's network")
+	flags.BoolVar(&f.tty, "tty", false, "give the command a terminal of its own")
 	flags.StringVar(&f.user, "user", "", "run as this user (root only), or `root`")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "set NAME=VALUE, or pass NAME on; may be repeated")
 	flags.StringSliceVar(&f.require, "require", nil, "fail when this is missing: limits, proc, landlock")
@@ -114,6 +115,11 @@ func (f *runFlags) run(cmd *cobra.Command, args []string) error {
 		}
 	}()
 	opts.Signals = forwarded
+	if f.tty {
+		resized, restore := enterRaw(os.Stdin)
+		defer restore()
+		opts.Resized = resized
+	}
 	out, err := box.Run(opts)
 	if f.json {
 		if jerr := printJSON(out); jerr != nil {
@@ -236,7 +242,8 @@ func (f *runFlags) options(cmd *cobra.Command, args []string) (hutch.Options, er
 			opts.EnvPass = append(opts.EnvPass, e)
 		}
 	}
-	if piped(os.Stdin) {
+	opts.Terminal = f.tty
+	if f.tty || piped(os.Stdin) {
 		opts.Stdin = os.Stdin
 	}
 	if f.json {

@@ -2,6 +2,7 @@ package box
 
 import (
 	"io"
+	"os"
 	"syscall"
 	"time"
 
@@ -46,9 +47,11 @@ type Request struct {
 	EnvPass []string // names inherited beside the allowlist
 	EnvSet  []string // NAME=VALUE
 
+	Terminal       bool      // the command has a pseudo-terminal, like the caller's when Stdin is one
 	Stdin          io.Reader // nil: end of file
 	Stdout, Stderr io.Writer // where output is streamed as it comes; nil: nowhere
 
 	Signals <-chan syscall.Signal // signals that end the command
+	Resized <-chan os.Signal      // the caller's terminal has a new size
 	Done    <-chan struct{}       // closed when the caller gave up
 }

@@ -286,6 +286,27 @@ func (r *run) attempt(strategy workspace.Strategy) error {
 		Limits: supervise.Limits{Timeout: r.Timeout, Output: r.OutputLimit, Memory: watch},
 		Stdout: r.stdout, Stderr: r.stderr, Signals: r.Signals, Done: r.Done,
 	}
+	if r.Terminal {
+		like, _ := r.Stdin.(*os.File)
+		if command.Terminal, err = supervise.NewTerminal(like); err != nil {
+			box.Kill()
+			_, _ = box.Reap()
+			return err
+		}
+		defer command.Terminal.Close()
+		if like != nil && r.Resized != nil {
+			go func() {
+				for {
+					select {
+					case <-r.Resized:
+						command.Terminal.Resize(like)
+					case <-ctx.Done():
+						return
+					}
+				}
+			}()
+		}
+	}
 	if r.Stdin != nil {
 		command.Stdin = &supervise.Input{Reader: r.Stdin}
 	}

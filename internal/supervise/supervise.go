@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"io"
 	"syscall"
 	"time"
 
@@ -46,6 +47,12 @@ type Result struct {
 	Layer      int                // upper of a layer in RAM; -1
 }
 
+// Input is what a command reads. A file of the host is never handed in: a box
+// could reopen it for writing through /proc/self/fd/0.
+type Input struct {
+	Reader io.Reader
+}
+
 // Command is one command to follow.
 type Command struct {
 	Box    *jail.Box
@@ -53,8 +60,11 @@ type Command struct {
 	Exec   jail.Command // its descriptors are filled in here
 	Limits Limits
 	Stdin  *Input // nil: end of file at once
-	Stdout *Capture
-	Stderr *Capture
+	// Terminal, when it is not nil, is the command's input and output; all it
+	// writes is Stdout's.
+	Terminal *Terminal
+	Stdout   *Capture
+	Stderr   *Capture
 	// Signals delivers the signals that should end the command.
 	Signals <-chan syscall.Signal
 	// Done is closed when the caller gave up.

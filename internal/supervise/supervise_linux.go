@@ -20,12 +20,6 @@ const (
 	setup = time.Minute
 )
 
-// Input is what a command reads. A file of the host is never handed in: a box
-// could reopen it for writing through /proc/self/fd/0.
-type Input struct {
-	Reader io.Reader
-}
-
 // follower is the state of one Run.
 type follower struct {
 	*Command
@@ -94,6 +88,9 @@ func (f *follower) begin(stop chan struct{}) error {
 		}
 		return p[0], p[1], nil
 	}
+	if f.Terminal != nil {
+		return f.beginTerminal(stop)
+	}
 	var out, errw, in int
 	if f.stdout, out, err = pipe(); err != nil {
 		return err
@@ -125,6 +122,26 @@ func (f *follower) begin(stop chan struct{}) error {
 	return f.Box.Exec(&f.Exec)
 }
 
+// beginTerminal hands the command over on a pseudo-terminal: one stream.
+func (f *follower) beginTerminal(stop <-chan struct{}) error {
+	slave := f.Terminal.takeSlave()
+	defer unix.Close(slave)
+	var err error
+	if f.stdout, err = f.Terminal.dupMaster(); err != nil {
+		return err
+	}
+	if f.Stdin != nil {
+		w, err := f.Terminal.dupMaster()
+		if err != nil {
+			return err
+		}
+		go feed(w, f.Stdin.Reader, stop)
+	}
+	f.Exec.Terminal = true
+	f.Exec.Stdin, f.Exec.Stdout, f.Exec.Stderr = slave, slave, slave
+	return f.Box.Exec(&f.Exec)
+}
+
 // feed copies the caller's input to the command. It ends with the input, with
 // the command, or with the first write that nobody will read.
 func feed(w int, from io.Reader, stop <-chan struct{}) {
@@ -139,6 +156,10 @@ func feed(w int, from io.Reader, stop <-chan struct{}) {
 		for rest := buf[:n]; len(rest) > 0; {
 			m, err := unix.Write(w, rest)
 			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if errors.Is(err, unix.EAGAIN) { // a terminal's input is full
+				_, _ = unix.Poll([]unix.PollFd{{Fd: int32(w), Events: unix.POLLOUT}}, 100)
 				continue
 			}
 			if err != nil {

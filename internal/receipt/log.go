@@ -20,6 +20,7 @@ type Log struct {
 	path     string
 	mu       sync.Mutex // flock does not exclude users of one descriptor
 	file     *os.File
+	named    bool  // the file's name is on the disk too
 	readOnly error // why nothing can be appended
 }
 
@@ -55,7 +56,7 @@ func (l *Log) open() error {
 		file.Close()
 		return fmt.Errorf("open receipts: %s: %w", l.path, err)
 	}
-	l.file = file
+	l.file, l.named = file, false
 	return nil
 }
 
@@ -145,10 +146,11 @@ func (l *Log) append(id string, record any, sync bool) (Receipt, error) {
 		if err := datasync(l.file); err != nil {
 			return Receipt{}, err
 		}
-		if size == 0 { // perhaps a new name in its directory
+		if !l.named {
 			if err := syncDir(filepath.Dir(l.path)); err != nil {
 				return Receipt{}, err
 			}
+			l.named = true
 		}
 	}
 	return r, nil

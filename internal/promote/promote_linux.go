@@ -237,18 +237,25 @@ func (s *shed) finishBack(m *mover) error {
 }
 
 // conclude writes down what stands in the workspace now, for an undo to
-// compare with, and renames the journal to done.
+// compare with, and renames the journal to done. One barrier holds both: a
+// checksum tells an undo whether the record reached the disk.
 func (m *mover) conclude() error {
-	if err := m.writeAfter(); err != nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+	durable := []int{m.txn}
+	fd, err := m.writeAfter()
+	if err == nil {
+		defer unix.Close(fd)
+		durable = append(durable, fd)
+	} else if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return err
 	}
 	if err := rename(m.txn, journalFile, m.txn, doneFile, 0); err != nil {
 		return err
 	}
-	return fsync(m.txn)
+	return flush(m.txn, nil, durable...)
 }
 
-func (m *mover) writeAfter() error {
+// writeAfter returns the file it wrote, open and not yet durable.
+func (m *mover) writeAfter() (int, error) {
 	var a after
 	for i := range m.j.Steps {
 		s := &m.j.Steps[i]
@@ -269,7 +276,7 @@ func (m *mover) writeAfter() error {
 		}
 		if s.Kind == alter {
 			if err := see(string(s.Path), s.Before.Ino, nil); err != nil {
-				return err
+				return -1, err
 			}
 		}
 		for k := range s.Files {
@@ -279,26 +286,29 @@ func (m *mover) writeAfter() error {
 				path += "/" + string(f.Rel)
 			}
 			if err := see(path, f.Ino, &f.Mtime); err != nil {
-				return err
+				return -1, err
 			}
 		}
 		a.Steps = append(a.Steps, ids)
 	}
 	data, err := seal(&a, 0)
 	if err != nil {
-		return err
+		return -1, err
 	}
 	_ = unlink(m.txn, afterTmp)
 	fd, err := createFile(m.txn, afterTmp)
 	if err != nil {
-		return err
+		return -1, err
 	}
-	defer unix.Close(fd)
-	if err := errors.Join(write(fd, data), fsync(fd)); err != nil {
+	if err = write(fd, data); err == nil {
+		err = rename(m.txn, afterTmp, m.txn, afterFile, 0)
+	}
+	if err != nil {
+		unix.Close(fd)
 		_ = unlink(m.txn, afterTmp)
-		return err
+		return -1, err
 	}
-	return rename(m.txn, afterTmp, m.txn, afterFile, 0)
+	return fd, nil
 }
 
 // handOver gives the owner of the workspace a finished transaction that root

@@ -51,10 +51,18 @@ func TestWorkspaceDirectlyBelowTmp(t *testing.T) {
 	w.Dir = dir
 	w.Sample()
 	before := w.Snap()
-	r := w.Box("--", "sh", "-c", "cat a.txt; echo x > /tmp/private; ls /tmp")
+	other, err := os.MkdirTemp("/tmp", "hutch-other-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(other)
+	r := w.Box("--", "sh", "-c", `cat a.txt; echo x > /tmp/private; cat /tmp/private; [ -e "$0" ] && echo sees the host; true`, other)
 	w.Want(r, 0)
-	if want := "foo one\nfoo two\n" + filepath.Base(dir) + "\nprivate\n"; r.Stdout != want {
+	if want := "foo one\nfoo two\nx\n"; r.Stdout != want {
 		t.Errorf("inside: %q, want %q", r.Stdout, want)
+	}
+	if _, err := os.Lstat("/tmp/private"); err == nil {
+		t.Error("what the box wrote to /tmp is on the host")
 	}
 	w.Untouched(before)
 	w.Want(w.Box("--commit", "--", "sh", "-c", "echo x > new.txt"), 0)

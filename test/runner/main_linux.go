@@ -36,6 +36,7 @@ var (
 	run     = flag.String("run", "", "run only tests that match this `expression` (go test -run)")
 	as      = flag.String("as", "", "run only as `root` or only as `user`")
 	timeout = flag.Duration("timeout", 15*time.Minute, "limit for the tests of one package")
+	verbose = flag.Bool("v", false, "print the verdict on every test")
 	keep    = flag.Bool("keep", false, "keep the directory of the run")
 	jobs    = flag.Int("jobs", runtime.NumCPU(), "packages tested at the same time")
 )
@@ -526,6 +527,8 @@ func runOne(id identity, p pkg, mu *sync.Mutex) counts {
 				mu.Lock()
 				fmt.Printf("as %s: %s: %s%s", id.name, p.path, line[1:], strings.Join(pending, ""))
 				mu.Unlock()
+			} else if *verbose && !strings.Contains(m[2], "/") {
+				fmt.Printf("as %s: %s: %s", id.name, p.path, line[1:])
 			}
 			pending = nil
 			c.count(m[1], strings.Contains(m[2], "/"))
@@ -541,7 +544,9 @@ func runOne(id identity, p pkg, mu *sync.Mutex) counts {
 		<-lines
 	}
 	pipe.Close()
-	if err != nil && c.failed == 0 {
+	var exit *exec.ExitError
+	if err != nil && (c.failed == 0 || !errors.As(err, &exit) || exit.ExitCode() != 1) {
+		// 1 is a test that failed; anything else is not a verdict.
 		mu.Lock()
 		defer mu.Unlock()
 		b := broken(id, p, err.Error(), pending)

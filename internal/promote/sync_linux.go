@@ -13,7 +13,10 @@ import (
 )
 
 const (
-	fewFiles       = 16  // below this many, an fsync each, at once, is never the dearer way
+	// Up to fewFiles an fsync each, all at once, is not the dearer way. The
+	// figure comes from btrfs, where the fsync of a file with a new link
+	// commits the whole file system, as a syncfs does once.
+	fewFiles       = 8
 	flushers       = 8   // fsyncs under way at a time: the file system merges them
 	microsPerFile  = 200 // what an fsync costs then
 	dirtyKBPerMsec = 400 // how fast dirty pages of others go out under syncfs

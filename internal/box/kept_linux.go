@@ -137,6 +137,9 @@ func (s *Store) Commit(id string, opts CommitOptions) (*outcome.Diff, error) {
 			ID: transactionID(k.id), Workspace: k.ws.FD, Layer: k.layer, Changes: k.changes, Stamp: k.record.Stamp.T, Receipt: record, KeepTimes: opts.KeepTimes,
 		})
 	}
+	if errors.Is(err, promote.ErrPending) {
+		return nil, err // the next command on this workspace decides
+	}
 	if err != nil {
 		k.record.State = Kept
 		return nil, errors.Join(err, k.write(k.record))

@@ -695,6 +695,9 @@ func (r *run) commit() error {
 			r.out.Error = conflict.Error()
 			r.keep = "conflict"
 			return nil
+		case errors.Is(err, promote.ErrPending):
+			r.out.Committed = false
+			return err
 		case err != nil:
 			r.out.Committed = false
 			r.keep = "error"

@@ -103,7 +103,8 @@ func TestSIGKILLOfHutchLeavesNoProcess(t *testing.T) {
 			}
 		}
 		w.Untouched(before)
-		// What a killed hutch could not clear, the next one does.
+		// What a killed hutch could not clear, gc does.
+		w.Age()
 		w.Want(w.Run("gc"), 0)
 		w.Untouched(before)
 	})
@@ -122,6 +123,7 @@ func TestKilledHutchDoesNotHinderTheNext(t *testing.T) {
 			t.Errorf("n%d holds %q", i, got)
 		}
 	}
+	w.Age()
 	w.Want(w.Run("gc"), 0)
 	w.Want(w.Run("receipts", "verify"), 0)
 }

@@ -234,6 +234,8 @@ func TestReceipts(t *testing.T) {
 		names string // what verify must say
 	}{
 		{"a line changed", []string{lines[0], strings.Replace(lines[1], `"failed"`, `"success"`, 1), lines[2], lines[3]}, "2"},
+		{"the last line changed", []string{lines[0], lines[1], lines[2], strings.Replace(lines[3], `"success"`, `"failed"`, 1)}, "4"},
+		{"the last line cut short", []string{lines[0], lines[1], lines[2], lines[3][:len(lines[3])/2]}, "4"},
 		{"a line dropped", []string{lines[0], lines[2], lines[3]}, "2"},
 		{"the first dropped", []string{lines[1], lines[2], lines[3]}, "1"},
 		{"two swapped", []string{lines[0], lines[2], lines[1], lines[3]}, "2"},

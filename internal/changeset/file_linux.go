@@ -27,6 +27,7 @@ type file struct {
 	// lower is the path in the workspace of what overlayfs merges with a file
 	// of the layer by name; "" for nothing.
 	lower string
+	fresh bool // of the layer, where the workspace has nothing
 
 	// load fills these.
 	target     string
@@ -151,7 +152,7 @@ func (r *reader) loadFile(f *file, buf []byte) error {
 	if f.xattrs, err = userXattrs(fd); err != nil {
 		return err
 	}
-	if f.root.name == Layer && r.src.Form == Overlay {
+	if f.fresh && r.src.Form == Overlay {
 		if _, f.origin, err = fsat.Xattr(fd, r.src.XattrPrefix+"origin"); err != nil {
 			return err
 		}

@@ -283,7 +283,7 @@ func (w *overlay) compare(dir overlayDir, fds openDirs, name string, inUpper, xw
 			break
 		}
 		after = w.layerFile(path, st)
-		after.lower = lower
+		after.lower, after.fresh = lower, before == nil
 		if after.isDir() {
 			child.upper, child.lower = true, lower
 		} else if lower == path {

@@ -246,7 +246,7 @@ var operationGen = rapid.Custom(func(t *rapid.T) operation {
 	return operation{
 		Name: rapid.SampledFrom([]string{
 			"write", "write", "write", "append", "replace", "mkdir", "mkdir", "symlink", "remove", "removeall",
-			"rename", "rename", "chmod", "link", "touch", "open", "truncate", "xattr",
+			"rename", "rename", "chmod", "link", "touch", "recreate", "open", "truncate", "xattr",
 		}).Draw(t, "op"),
 		Path:    pathGen.Draw(t, "path"),
 		To:      pathGen.Draw(t, "to"),
@@ -280,6 +280,11 @@ func (op operation) apply(dir string) error {
 		return nil
 	case "mkdir":
 		return os.Mkdir(path, op.Mode)
+	case "recreate": // the new directory hides the old
+		if err := os.RemoveAll(path); err != nil {
+			return err
+		}
+		return os.Mkdir(path, op.Mode)
 	case "symlink":
 		return os.Symlink(op.Content+"t", path)
 	case "remove":
@@ -311,6 +316,13 @@ func (op operation) apply(dir string) error {
 	return fmt.Errorf("no operation %q", op.Name)
 }
 
+// populate makes a tree for operations to meet.
+func populate(t testing.TB, dir string) {
+	for _, file := range []string{"a/b/c", "a/c", "b/a", "b/c/a", "c", "d\xff/a/b"} {
+		write(t, filepath.Join(dir, file), file)
+	}
+}
+
 func TestOverlayEqualsNaiveComparison(t *testing.T) {
 	requireMounts(t)
 	top := t.TempDir()
@@ -322,6 +334,7 @@ func TestOverlayEqualsNaiveComparison(t *testing.T) {
 		defer os.RemoveAll(dir)
 		b := newBranch(t, dir)
 
+		populate(t, b.host)
 		for _, op := range rapid.SliceOfN(operationGen, 0, 25).Draw(rt, "before") {
 			_ = op.apply(b.host)
 		}
@@ -613,12 +626,16 @@ func BenchmarkTenChangesIn100000Files(bench *testing.B) {
 	}
 	var start, end unix.Rusage
 	must(bench, unix.Getrusage(unix.RUSAGE_SELF, &start))
+	best := time.Hour
 	for bench.Loop() {
+		begin := time.Now()
 		if c := b.read(); len(c.Entries) != 10 {
 			bench.Fatal(len(c.Entries))
 		}
+		best = min(best, time.Since(begin))
 	}
 	must(bench, unix.Getrusage(unix.RUSAGE_SELF, &end))
 	cpu := end.Utime.Nano() - start.Utime.Nano() + end.Stime.Nano() - start.Stime.Nano()
+	bench.ReportMetric(float64(best.Nanoseconds())/1e3, "best-µs")
 	bench.ReportMetric(float64(cpu)/1e3/float64(bench.N), "cpu-µs/op")
 }

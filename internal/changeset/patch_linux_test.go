@@ -30,7 +30,7 @@ func gitApply(t testing.TB, dir, patch string) error {
 	if patch == "" {
 		return nil
 	}
-	cmd := exec.Command("git", "apply", "-p1", "-")
+	cmd := exec.Command("git", "apply", "-v", "-p1", "-")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(dir), "LC_ALL=C", "HOME="+dir)
 	cmd.Stdin = strings.NewReader(patch)
@@ -78,7 +78,7 @@ var (
 	fileName = rapid.SampledFrom([]string{"a", "b", "with space", "tab\there", "new\nline", `"quoted\"`, "\xff", "é", "d/e", "d/f", "g", "g/h", "-x", "end "})
 	fileText = rapid.Custom(func(t *rapid.T) string {
 		line := rapid.SampledFrom([]string{"one\n", "two\n", "three\n", "\n", "-- \n", "@@ -1 +1 @@\n", "\xff\r\n", "diff --git a/x b/x\n"})
-		text := strings.Join(rapid.SliceOfN(line, 0, 40).Draw(t, "lines"), "")
+		text := strings.Join(rapid.SliceOfN(line, rapid.SampledFrom([]int{0, 30}).Draw(t, "at least"), 60).Draw(t, "lines"), "")
 		if rapid.Bool().Draw(t, "no newline") {
 			text += "end"
 		}
@@ -94,6 +94,16 @@ func writeAny(t *rapid.T, dir string) {
 			os.Remove(parent)
 			must(t, os.Mkdir(parent, 0o755))
 		}
+	}
+	old, err := os.ReadFile(path)
+	if info, lerr := os.Lstat(path); err == nil && lerr == nil && info.Mode().IsRegular() && rapid.Bool().Draw(t, "edit") {
+		lines := strings.SplitAfter(string(old), "\n")
+		for range rapid.IntRange(1, 3).Draw(t, "edits") {
+			i := rapid.IntRange(0, len(lines)-1).Draw(t, "line")
+			lines[i] = rapid.SampledFrom([]string{"", "one\n", "edited\n", "two\nlines\n"}).Draw(t, "edited")
+		}
+		must(t, os.WriteFile(path, []byte(strings.Join(lines, "")), 0))
+		return
 	}
 	must(t, os.RemoveAll(path))
 	switch rapid.SampledFrom([]string{"file", "file", "executable", "link", "nothing"}).Draw(t, "kind") {
@@ -150,7 +160,14 @@ func TestPatchText(t *testing.T) {
 	write(t, h.layer+"/new é", "x\n")
 	must(t, os.Symlink("f", h.layer+"/link"))
 	write(t, h.layer+"/empty", "")
-	want := `diff --git a/empty b/empty
+	write(t, h.layer+"/a b", "x\n")
+	want := `diff --git a/a b b/a b
+new file mode 100644
+--- /dev/null
++++ b/a b` + "\t" + `
+@@ -0,0 +1 @@
++x
+diff --git a/empty b/empty
 new file mode 100644
 diff --git a/f b/f
 --- a/f
@@ -203,6 +220,7 @@ func TestPatchHidesWhatIsNoText(t *testing.T) {
 	write(t, h.host+"/c", "x")
 	write(t, h.layer+"/c", "x")
 	must(t, os.Chmod(h.layer+"/c", 0o755)) // a header of its own, with no hunk
+	write(t, h.layer+"/c.bin", "\x00")
 	write(t, h.host+"/d.big", strings.Repeat("x", maxShown))
 	write(t, h.layer+"/d.big", strings.Repeat("x", maxShown+1))
 	write(t, h.host+"/e.bin", "\x00")

@@ -95,6 +95,7 @@ func TestTreeEqualsNaiveComparison(t *testing.T) {
 		dir := filepath.Join(top, fmt.Sprint(round))
 		must(rt, os.MkdirAll(dir+"/host", 0o755))
 		defer os.RemoveAll(dir)
+		populate(t, dir+"/host")
 		for _, op := range rapid.SliceOfN(operationGen, 0, 25).Draw(rt, "before") {
 			_ = op.apply(dir + "/host")
 		}

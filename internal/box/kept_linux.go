@@ -180,21 +180,7 @@ func (k *kept) includeGit() error {
 	if err != nil {
 		return err
 	}
-	known := map[string]uint64{}
-	for _, e := range k.changes.Entries {
-		known[e.Path] = e.BaseIno
-	}
-	for i := range full.Entries {
-		if full.Entries[i].BaseIno == 0 {
-			full.Entries[i].BaseIno = known[full.Entries[i].Path]
-		}
-	}
-	if full.Ancestors == nil {
-		full.Ancestors = map[string]uint64{}
-	}
-	for path, ino := range k.changes.Ancestors {
-		full.Ancestors[path] = ino
-	}
+	full.InheritBases(k.changes)
 	k.changes = full
 	return nil
 }

@@ -250,7 +250,7 @@ func TestWriteErrorsAreReported(t *testing.T) {
 // withSum appends the checksum, so that the fuzzer gets past it.
 func withSum(magic string, body []byte) []byte {
 	data := append([]byte(magic), body...)
-	return binary.BigEndian.AppendUint32(data, crc32.Checksum(data, castagnoli))
+	return binary.BigEndian.AppendUint32(data, crc32.Checksum(data, castagnoli()))
 }
 
 func body(data []byte) []byte { return data[len(encodeMagic) : len(data)-sumSize] }

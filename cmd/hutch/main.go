@@ -24,20 +24,31 @@ type exit int
 func (e exit) Error() string { return fmt.Sprintf("exit %d", int(e)) }
 
 func main() {
+	args := joinBooleans(os.Args[1:])
+	if len(args) > 0 && args[0] == "run" {
+		// The command that must start fast is built alone.
+		run := runCommand()
+		run.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "hutch run"}
+		os.Exit(execute(run, args[1:]))
+	}
 	root := &cobra.Command{
-		Use:           "hutch",
-		Short:         "Run commands on a copy-on-write branch of a workspace, in a kernel jail",
-		Version:       version,
-		SilenceErrors: true,
-		SilenceUsage:  true,
+		Use:     "hutch",
+		Short:   "Run commands on a copy-on-write branch of a workspace, in a kernel jail",
+		Version: version,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+	root.AddCommand(runCommand(), diffCommand(), commitCommand(), discardCommand(), boxCommand(), gcCommand(), recoverCommand(), receiptsCommand())
+	os.Exit(execute(root, args))
+}
+
+// execute runs a command and returns the exit code of the process.
+func execute(cmd *cobra.Command, args []string) int {
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())
 	})
-	root.AddCommand(runCommand(), diffCommand(), commitCommand(), discardCommand(), boxCommand(), gcCommand(), recoverCommand(), receiptsCommand())
-	root.SetArgs(joinBooleans(os.Args[1:]))
-	os.Exit(code(root.Execute()))
+	cmd.SetArgs(args)
+	return code(cmd.Execute())
 }
 
 func code(err error) int {

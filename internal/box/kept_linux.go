@@ -292,7 +292,7 @@ func (s *Store) sweep(base string) {
 	}
 	for _, e := range entries {
 		info, err := e.Info()
-		if err != nil || time.Since(info.ModTime()) < settled {
+		if err != nil || time.Since(info.ModTime()) < settled || strings.HasSuffix(e.Name(), rescued) {
 			continue
 		}
 		_ = s.clear(filepath.Join(base, e.Name()), func(r *Record) bool { return r == nil })
@@ -348,6 +348,9 @@ func (s *Store) Collect(b Budget, workspacePath string) (Collected, error) {
 	for _, base := range s.bases() {
 		entries, _ := os.ReadDir(base)
 		for _, e := range entries {
+			if strings.HasSuffix(e.Name(), rescued) {
+				continue
+			}
 			crashed := false
 			err := s.clear(filepath.Join(base, e.Name()), func(r *Record) bool {
 				crashed = r == nil

@@ -108,9 +108,8 @@ func newID() string {
 	return string(b[:])
 }
 
-// create makes and locks the directory of a new box under base.
-func createDir(base string) (*dir, error) {
-	id := newID()
+// createDir makes and locks the directory of a new box under base.
+func createDir(base, id string) (*dir, error) {
 	path := filepath.Join(base, id)
 	if err := unix.Mkdir(path, 0o700); err != nil {
 		return nil, stateError(&fs.PathError{Op: "mkdir", Path: path, Err: err})
@@ -125,6 +124,9 @@ func createDir(base string) (*dir, error) {
 	}
 	return &dir{id: id, path: path, fd: fd}, nil
 }
+
+// rescued ends the name of a directory that no command but its user may touch.
+const rescued = ".rescued"
 
 // errBusy says that another process holds the box.
 var errBusy = errors.New("in use by another hutch process")

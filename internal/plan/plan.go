@@ -22,8 +22,8 @@ const (
 	File                          // A: mode; strings: path, content
 	Symlink                       // strings: target, path
 	Bind                          // A: MOUNT_ATTR_*, B: BindOptional; strings: source on the host, path
-	Tmpfs                         // A: MOUNT_ATTR_*; strings: path, options
-	Overlay                       // A: MOUNT_ATTR_*; strings: lower, upper, work, path, options; upper and work empty: the RAM layer
+	Tmpfs                         // A: MOUNT_ATTR_*; strings: path, or "" for the hidden mount, options
+	Overlay                       // A: MOUNT_ATTR_*; strings: lower, upper, work, path as in Tmpfs, options; upper and work "": the RAM layer
 	Proc                          // A: MOUNT_ATTR_*, B: 1 if it may be missing; strings: path
 	Sysfs                         // as Proc
 	Devpts                        // as Proc
@@ -44,16 +44,15 @@ const (
 	Seccomp                       // A: bytes; raw: struct sock_filter[]
 	Assert                        // A: Assert* bits
 	Serve                         // A: ServeOneShot
-	RAMLayer                      // A: mode, B: uid<<32|gid, C: tag of the descriptor sent; strings: path, tmpfs options
+	RAMLayer                      // A: mode, B: uid<<32|gid, C: tag of the descriptor sent; strings: tmpfs options
 	BoundCaps                     // empty bounding set, locked securebits; before IDs
-	Rebind                        // bind within the new root; strings: source, path
-	Unmount                       // take away a mount and its mount point; strings: path
+	Rebind                        // bind a part of the hidden mount; A: mode to make it with, or 0, B: uid<<32|gid; strings: part, path
 )
 
 var codeNames = [...]string{"", "join cgroup", "unshare", "map ids", "fork", "user namespace", "new root", "make directory", "make file",
 	"make symlink", "bind", "mount tmpfs", "mount overlay", "mount proc", "mount sysfs", "mount devpts", "mount mqueue", "mask", "make read-only",
 	"pivot", "hostname", "loopback", "rlimit", "send descriptor", "set ids", "max_user_namespaces", "drop capabilities", "landlock",
-	"landlock path", "landlock apply", "seccomp", "assert", "serve", "RAM layer", "bound capabilities", "rebind", "unmount"}
+	"landlock path", "landlock apply", "seccomp", "assert", "serve", "RAM layer", "bound capabilities", "rebind"}
 
 // String names the step in messages.
 func (c Code) String() string {

@@ -151,7 +151,7 @@ func (b *Box) mounts(p *plan.Plan) error {
 		case s.Mode != CopyOnWrite:
 			p.Add(plan.Bind, attrSystem, plan.BindOptional, 0, s.Path, s.Path)
 		case slices.Contains(home, s.Path):
-			p.Add(plan.Rebind, 0, 0, 0, hiddenHome+strings.TrimPrefix(s.Path, b.Home), s.Path)
+			p.Add(plan.Rebind, 0, 0, 0, strings.TrimPrefix(s.Path, b.Home+"/"), s.Path)
 		default:
 			return overlay(s.Path, s.Path)
 		}
@@ -184,8 +184,13 @@ func (b *Box) mounts(p *plan.Plan) error {
 	for _, link := range [][2]string{{"pts/ptmx", "/dev/ptmx"}, {"/proc/self/fd", "/dev/fd"}, {"/proc/self/fd/0", "/dev/stdin"}, {"/proc/self/fd/1", "/dev/stdout"}, {"/proc/self/fd/2", "/dev/stderr"}} {
 		p.Add(plan.Symlink, 0, 0, 0, link[0], link[1])
 	}
-	p.Add(plan.Tmpfs, attrData, 0, 0, "/dev/shm", "mode=1777,size=25%")
-	p.Add(plan.Tmpfs, attrData, 0, 0, "/tmp", "mode=1777,size=25%")
+	// One tmpfs for all that is private, and so one bound for all of it.
+	p.Add(plan.Tmpfs, attrData, 0, 0, "", "mode=0700,size=50%")
+	p.Add(plan.Rebind, 0o1777, 0, 0, "shm", "/dev/shm")
+	p.Add(plan.Rebind, 0o1777, 0, 0, "tmp", "/tmp")
+	if !inWorkspace(b.Home) && !within("/tmp", b.Home) {
+		p.Add(plan.Rebind, 0o755, owner(b.User), 0, "home", b.Home)
+	}
 	p.Add(plan.Dir, 0o755, 0, 0, "/run")
 	for _, link := range [][2]string{{"/tmp", "/var/tmp"}, {"/run", "/var/run"}} {
 		p.Add(plan.Symlink, 0, 0, 0, link[0], link[1])
@@ -197,9 +202,6 @@ func (b *Box) mounts(p *plan.Plan) error {
 		}
 	}
 
-	if !inWorkspace(b.Home) && !within("/tmp", b.Home) {
-		p.Add(plan.Tmpfs, attrData, 0, 0, b.Home, fmt.Sprintf("mode=0755,size=25%%,uid=%d,gid=%d", b.User.UID, b.User.GID))
-	}
 	for _, link := range b.Links {
 		if private(link.Path) && !inWorkspace(link.Path) {
 			b.ownDirs(p, link.Path)
@@ -207,7 +209,7 @@ func (b *Box) mounts(p *plan.Plan) error {
 		}
 	}
 	if len(home) > 0 {
-		if err := overlay(b.Home, hiddenHome); err != nil {
+		if err := overlay(b.Home, ""); err != nil {
 			return err
 		}
 	}
@@ -219,9 +221,6 @@ func (b *Box) mounts(p *plan.Plan) error {
 			}
 		}
 	}
-	if len(home) > 0 {
-		p.Add(plan.Unmount, 0, 0, 0, hiddenHome)
-	}
 
 	if inHome(b.Workspace) {
 		b.ownDirs(p, b.Workspace)
@@ -232,12 +231,9 @@ func (b *Box) mounts(p *plan.Plan) error {
 	default:
 		if b.Mount.Upper == "" {
 			options := fmt.Sprintf("mode=0700,size=%d", b.Mount.RAMSize)
-			p.Add(plan.RAMLayer, uint64(b.Mount.Mode), owner(b.User), tagLayer, hiddenLayer, options)
+			p.Add(plan.RAMLayer, uint64(b.Mount.Mode), owner(b.User), tagLayer, options)
 		}
 		p.Add(plan.Overlay, attrData, 0, 0, b.Mount.Lower, b.Mount.Upper, b.Mount.Work, b.Workspace, b.overlayOptions())
-		if b.Mount.Upper == "" {
-			p.Add(plan.Unmount, 0, 0, 0, hiddenLayer) // the overlay holds it by itself
-		}
 	}
 	// A transaction's directory travels with the workspace; what is in it
 	// decides what a recovery writes.
@@ -253,12 +249,6 @@ func (b *Box) mounts(p *plan.Plan) error {
 	}
 	return nil
 }
-
-// Where mounts lie that are taken away before the box is entered.
-const (
-	hiddenLayer = "/.hutch-layer"
-	hiddenHome  = "/.hutch-home"
-)
 
 // homeCaches lists the caches that share one overlay over the whole home, of
 // which only they are shown: an overlay costs a dozen directories made and

@@ -41,7 +41,7 @@ enum op_code {
 	OP_CGROUP = 1, OP_UNSHARE, OP_MAP, OP_FORK, OP_USERNS, OP_ROOT, OP_DIR, OP_FILE, OP_SYMLINK, OP_BIND, OP_TMPFS,
 	OP_OVERLAY, OP_PROC, OP_SYSFS, OP_DEVPTS, OP_MQUEUE, OP_MASK, OP_READONLY, OP_PIVOT, OP_HOSTNAME, OP_LOOPBACK,
 	OP_RLIMIT, OP_SENDFD, OP_IDS, OP_MAXUSERNS, OP_DROPCAPS, OP_LANDLOCK, OP_LANDLOCK_PATH, OP_LANDLOCK_APPLY,
-	OP_SECCOMP, OP_ASSERT, OP_SERVE, OP_RAMLAYER, OP_BOUNDCAPS, OP_REBIND, OP_UNMOUNT,
+	OP_SECCOMP, OP_ASSERT, OP_SERVE, OP_RAMLAYER, OP_BOUNDCAPS, OP_REBIND,
 };
 
 enum { BIND_OPTIONAL = 1, FORK_MAPS = 1, ASSERT_NO_USERNS = 1, ASSERT_READONLY_ROOT = 2, ASSERT_NO_CAPS = 4, SERVE_ONESHOT = 1 };
@@ -271,7 +271,13 @@ static long must(long ret, const char *text)
 // that root), so sources are the host's absolute paths and targets are resolved
 // from root_fd: no path of the host is ever covered while we need it.
 
-static int root_fd = -1, host_proc_fd = -1, proc_sys_fd = -1, map_pipe = -1;
+static int root_fd = -1, proc_sys_fd = -1, map_pipe = -1, hidden_fd = -1;
+
+// A directory that masks other directories; it has no name any more once the
+// box is entered, so nothing can be put into it.
+#define EMPTY ".hutch-empty"
+
+static int empty_made;
 
 static void write_file(int dirfd, const char *path, const char *text, const char *what)
 {
@@ -384,6 +390,30 @@ static void attach(int mount_fd, const char *path)
 	sys(close, mount_fd);
 }
 
+// Attaches a mount where the box will not see it, on a directory of the old
+// root that is no source of anything: it goes with the old root. To take it away
+// by itself would cost a grace period of the whole machine.
+static void hide(int mount_fd, const char *what)
+{
+	static const char *const places[] = {"/sys", "/mnt", "/srv", "/media"};
+	long ret = -ENOENT;
+	for (size_t i = 0; i < sizeof places / sizeof *places && ret < 0; i++)
+		ret = sys(move_mount, mount_fd, "", AT_FDCWD_, places[i], MOVE_MOUNT_F_EMPTY_PATH);
+	must(ret, what);
+}
+
+static void attach_or_hide(int mount_fd, const char *path)
+{
+	if (*path) {
+		attach(mount_fd, path);
+		return;
+	}
+	if (hidden_fd >= 0)
+		sys(close, hidden_fd);
+	hide(mount_fd, "hidden mount");
+	hidden_fd = mount_fd;
+}
+
 struct option {
 	const char *key, *value; // value 0: a flag
 };
@@ -441,7 +471,6 @@ static void do_root(const char *options)
 {
 	// First of all: a mount made here must not propagate to the host.
 	must(sys(mount, 0, "/", 0, MS_REC_ | MS_PRIVATE_, 0), "make / private");
-	host_proc_fd = (int)must(sys(openat, AT_FDCWD_, "/proc/self/fd", O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), "/proc/self/fd");
 	root_fd = (int)must(new_tmpfs(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, options), "tmpfs for /");
 	must(sys(move_mount, root_fd, "", AT_FDCWD_, "/", MOVE_MOUNT_F_EMPTY_PATH), "new root over /");
 }
@@ -460,17 +489,17 @@ static void do_bind(const char *from, const char *to, u64 attr, u64 flags)
 
 static int ram_upper_fd = -1, ram_work_fd = -1;
 
-static void do_ramlayer(const char *path, const char *options, u64 mode, u64 owner, u64 tag)
+static void do_ramlayer(const char *options, u64 mode, u64 owner, u64 tag)
 {
-	attach((int)must(new_tmpfs(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, options), path), path);
-	int top = (int)must(open_in_root(path, O_PATH_ | O_DIRECTORY_), path);
-	must(sys(mkdirat, top, "upper", mode), path);
-	must(sys(fchownat, top, "upper", owner >> 32, owner & 0xffffffff, 0), path);
-	must(sys(mkdirat, top, "work", 0700), path);
-	ram_upper_fd = (int)must(sys(openat, top, "upper", O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), path);
-	ram_work_fd = (int)must(sys(openat, top, "work", O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), path);
+	int top = (int)must(new_tmpfs(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, options), "tmpfs for the layer");
+	hide(top, "layer");
+	must(sys(mkdirat, top, "upper", mode), "layer");
+	must(sys(fchownat, top, "upper", owner >> 32, owner & 0xffffffff, 0), "layer");
+	must(sys(mkdirat, top, "work", 0700), "layer");
+	ram_upper_fd = (int)must(sys(openat, top, "upper", O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), "layer");
+	ram_work_fd = (int)must(sys(openat, top, "work", O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), "layer");
 	sys(close, top);
-	report(REP_FD, 0, path, tag, 0, 0, 0, ram_upper_fd);
+	report(REP_FD, 0, "layer", tag, 0, 0, 0, ram_upper_fd);
 }
 
 static void fd_path(char *to, int fd)
@@ -497,25 +526,23 @@ static void do_overlay(const char *lower, const char *upper, const char *work, c
 	int n = 3;
 	for (const struct option *extra = split_options(options); extra->key && n < 15; extra++)
 		list[n++] = *extra;
-	int fd = (int)must(new_mount("overlay", list, attr), to);
+	int fd = (int)must(new_mount("overlay", list, attr), *to ? to : "home");
 	for (int i = 0; i < 3; i++)
 		sys(close, fds[i]);
-	attach(fd, to);
+	attach_or_hide(fd, to);
 }
 
-// Takes away a mount that was only needed to make others.
-static void do_unmount(const char *path)
+// As do_bind, from a path in the hidden mount, which is made when mode is given.
+static void do_rebind(const char *from, const char *to, u64 mode, u64 owner)
 {
-	must(sys(fchdir, root_fd), path);
-	must(sys(umount2, relative(path), MNT_DETACH_), path);
-	must(sys(unlinkat, root_fd, relative(path), 0x200 /* AT_REMOVEDIR */), path);
-}
-
-// As do_bind, from a path in the new root.
-static void do_rebind(const char *from, const char *to)
-{
-	int source = (int)must(open_in_root(from, O_PATH_), from);
-	int fd = (int)must(sys(open_tree, source, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH_), from);
+	if (mode) {
+		must(sys(mkdirat, hidden_fd, from, mode), to);
+		must(sys(fchownat, hidden_fd, from, owner >> 32, owner & 0xffffffff, 0), to);
+	}
+	// What lies in a home must not lead the mount elsewhere.
+	struct open_how how = {.flags = O_PATH_ | O_CLOEXEC_, .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS};
+	int source = (int)must(sys(openat2, hidden_fd, from, &how, sizeof how), to);
+	int fd = (int)must(sys(open_tree, source, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH_), to);
 	sys(close, source);
 	attach(fd, to);
 }
@@ -528,7 +555,11 @@ static void do_mask(const char *path)
 	must(target, path);
 	long fd;
 	if (is_directory((int)target)) {
-		fd = must(new_tmpfs(MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC, "mode=0555"), path);
+		if (!empty_made)
+			make_dir("/" EMPTY, 0555);
+		empty_made = 1;
+		fd = must(sys(open_tree, root_fd, EMPTY, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC), path);
+		set_attr((int)fd, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC, path);
 	} else {
 		fd = must(sys(open_tree, AT_FDCWD_, "/dev/null", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC), "/dev/null");
 		struct statx st;
@@ -579,7 +610,8 @@ static void do_proc(const char *path, u64 attr, int optional)
 
 static void do_pivot(void)
 {
-	set_attr(root_fd, 0, "/");
+	if (empty_made)
+		must(sys(unlinkat, root_fd, EMPTY, 0x200 /* AT_REMOVEDIR */), EMPTY);
 	// Only the root mount itself, not what is mounted in it.
 	struct mount_attr ma = {.attr_set = MOUNT_ATTR_RDONLY};
 	must(sys(mount_setattr, root_fd, "", AT_EMPTY_PATH_, &ma, sizeof ma), "read-only /");
@@ -590,8 +622,9 @@ static void do_pivot(void)
 	must(sys(umount2, ".", MNT_DETACH_), "umount the old root");
 	must(sys(chdir, "/"), "/");
 	sys(close, root_fd);
-	sys(close, host_proc_fd);
-	root_fd = host_proc_fd = -1;
+	if (hidden_fd >= 0)
+		sys(close, hidden_fd);
+	root_fd = hidden_fd = -1;
 }
 
 // ---- ids and rights ----
@@ -1077,16 +1110,13 @@ static void execute(const struct op *o)
 		do_bind(S(0), S(1), o->a, o->b);
 		return;
 	case OP_REBIND:
-		do_rebind(S(0), S(1));
-		return;
-	case OP_UNMOUNT:
-		do_unmount(S(0));
+		do_rebind(S(0), S(1), o->a, o->b);
 		return;
 	case OP_TMPFS:
-		attach((int)must(new_tmpfs(o->a, S(1)), S(0)), S(0));
+		attach_or_hide((int)must(new_tmpfs(o->a, S(1)), S(0)), S(0));
 		return;
 	case OP_RAMLAYER:
-		do_ramlayer(S(0), S(1), o->a, o->b, o->c);
+		do_ramlayer(S(0), o->a, o->b, o->c);
 		return;
 	case OP_OVERLAY:
 		do_overlay(S(0), S(1), S(2), S(3), S(4), o->a);

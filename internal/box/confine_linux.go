@@ -1,0 +1,300 @@
+package box
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hutch/internal/changeset"
+	"hutch/internal/jail"
+	"hutch/internal/jail/filter"
+	"hutch/internal/policy"
+	"hutch/internal/supervise"
+	"hutch/internal/workspace"
+)
+
+// view decides what the box sees and by which name it knows its home.
+func (r *run) view() {
+	home := r.user.Home
+	if env := os.Getenv("HOME"); filepath.IsAbs(env) && r.user.UID == uint32(os.Geteuid()) {
+		home = env
+	}
+	if real, err := filepath.EvalSymlinks(home); err == nil {
+		home = real
+	}
+	if home = filepath.Clean(home); home == "/" {
+		home = "/tmp"
+	}
+	r.host = policy.Host{
+		Home: home, Path: filepath.SplitList(os.Getenv("PATH")), Env: os.Environ(), Workspace: r.ws.Path, StateDir: r.store.Path,
+	}
+}
+
+// terminal makes the command's pseudo-terminal, which keeps the size of the
+// caller's.
+func (r *run) terminal(ctx context.Context) (*supervise.Terminal, error) {
+	like, _ := r.Stdin.(*os.File)
+	terminal, err := supervise.NewTerminal(like)
+	if err != nil || like == nil || r.Resized == nil {
+		return terminal, err
+	}
+	go func() {
+		for {
+			select {
+			case <-r.Resized:
+				terminal.Resize(like)
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return terminal, nil
+}
+
+// spawn starts a box and lets it make its namespaces.
+func (r *run) spawn() error {
+	r.out.Missing = r.out.Missing[:0]
+	r.group, r.ungiven = r.limits()
+	var err error
+	if r.plan, err = r.jail(); err != nil {
+		return err
+	}
+	defer r.group.CloseProcs()
+	defer r.pinCPUs()()
+	r.box, err = jail.Start(r.plan.Namespaces(), r.group.Procs())
+	return err
+}
+
+// abandon ends a box that was started, and removes its cgroup.
+func (r *run) abandon() {
+	if r.box != nil {
+		r.box.Kill()
+		_, _ = r.box.Reap()
+		r.box = nil
+	}
+	r.group.Remove()
+	r.group = nil
+}
+
+func (r *run) missing(what string) {
+	if !slices.Contains(r.out.Missing, what) {
+		r.out.Missing = append(r.out.Missing, what)
+		slices.Sort(r.out.Missing)
+	}
+}
+
+// limits makes the cgroup, and says what of the limits it cannot hold.
+func (r *run) limits() (*jail.Cgroup, []string) {
+	if r.Limits.None() {
+		return nil, nil
+	}
+	group, missing := jail.NewCgroup(r.id, r.Limits)
+	if len(missing) > 0 {
+		r.missing("limits")
+	}
+	return group, missing
+}
+
+// pinCPUs stands in for a processor limit that no cgroup holds: the box may use
+// no more processors than that, rounded up. The helper inherits the mask.
+func (r *run) pinCPUs() (restore func()) {
+	if !slices.Contains(r.ungiven, "cpus") || r.Limits.CPUs <= 0 {
+		return func() {}
+	}
+	var all, some unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		return func() {}
+	}
+	want := int(math.Ceil(r.Limits.CPUs))
+	for cpu := 0; cpu < len(all)*64 && some.Count() < want; cpu++ {
+		if all.IsSet(cpu) {
+			some.Set(cpu)
+		}
+	}
+	if unix.SchedSetaffinity(0, &some) != nil {
+		return func() {}
+	}
+	return func() { _ = unix.SchedSetaffinity(0, &all) }
+}
+
+// prepare makes the branch and decides what the box sees.
+func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
+	b := r.plan
+	var err error
+	if r.user, err = r.target(); err != nil {
+		return err
+	}
+	if r.privileged {
+		b.User = r.user
+	}
+	if b.Processes > 0 && r.privileged && r.user.UID == 0 {
+		return errors.New("--pids: this host gives no cgroup, and the kernel does not count processes of uid 0; use --user with an ordinary user")
+	}
+	r.view()
+	if r.stamp, err = workspace.TakeStamp(r.ws); err != nil {
+		return err
+	}
+	start := time.Now()
+	r.out.FilesCloned = nil
+	r.branch = &workspace.Branch{Strategy: strategy, Form: changeset.Overlay, FilesCloned: -1}
+	if r.RAM {
+		r.out.Layer = "ram"
+	} else if r.branch, err = workspace.Make(ctx, workspace.Request{Workspace: r.ws, Strategy: strategy, BoxFD: r.dir.fd, BoxPath: r.dir.path}); err != nil {
+		return err
+	}
+	r.out.CloneDurationMicros = time.Since(start).Microseconds()
+	r.out.Strategy = string(strategy)
+	if n := r.branch.FilesCloned; n >= 0 {
+		r.out.FilesCloned = &n
+	}
+	b.Workspace, b.Home = r.ws.Path, r.host.Home
+	b.Show, b.Links, b.Masks = policy.Look(r.host)
+	gitDirs, err := workspace.GitDirs(r.ws)
+	if err != nil {
+		r.note("%v", err)
+	}
+	for _, dir := range gitDirs {
+		b.Show = append(b.Show, policy.Show{Path: dir, Mode: policy.CopyOnWrite})
+	}
+	b.ApartCaches = r.apartCaches
+	for i := range b.Show {
+		if slices.Contains(r.readOnly, b.Show[i].Path) {
+			b.Show[i].Mode = policy.ReadOnly
+		}
+	}
+	switch {
+	case r.RAM:
+		b.Mount = policy.Mount{Lower: r.ws.Path, RAMSize: cmp.Or(r.RAMSize, DefaultRAM), Mode: r.ws.Stat.Mode}
+	case r.branch.Form == changeset.Tree:
+		b.Mount = policy.Mount{Tree: filepath.Join(r.dir.path, r.branch.Layer)}
+	default:
+		b.Mount = policy.Mount{Lower: r.ws.Path, Upper: filepath.Join(r.dir.path, r.branch.Layer), Work: filepath.Join(r.dir.path, r.branch.Work)}
+	}
+	if b.CacheDirs, err = r.cacheDirs(b.Caches()); err != nil {
+		return err
+	}
+	r.env = policy.Environ(os.Environ(), policy.EnvOptions{
+		Box: r.id, User: r.user.Name, Home: r.host.Home, Workspace: r.ws.Path, Shows: b.Show, Links: b.Links, Pass: r.EnvPass, Set: r.EnvSet,
+	})
+	return nil
+}
+
+// target decides whom the command runs as.
+func (r *run) target() (policy.User, error) {
+	invoking := policy.ID{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+	owner := invoking
+	if r.ws != nil {
+		owner = policy.ID{UID: r.ws.Stat.UID, GID: r.ws.Stat.GID}
+	}
+	return policy.Target(owner, invoking, r.User)
+}
+
+// jail decides in which namespaces the box lives, and what it may not do. Whom
+// root's command runs as is decided later, by the workspace's owner.
+func (r *run) jail() (*policy.Box, error) {
+	b := &policy.Box{
+		Privileged: r.privileged, Trusted: r.trusted,
+		Network: r.Network, Hostname: "hutch", LandlockABI: landlockABI(), Filter: filter.Default(),
+	}
+	if b.LandlockABI == 0 {
+		r.missing("landlock")
+	}
+	if r.privileged {
+		var err error
+		if b.UIDMap, err = policy.IDMap("/proc/self/uid_map"); err == nil {
+			b.GIDMap, err = policy.IDMap("/proc/self/gid_map")
+		}
+		if err != nil {
+			return nil, err
+		}
+	} else {
+		user, err := r.target()
+		if err != nil {
+			return nil, err
+		}
+		b.User = user
+		if user.Root {
+			b.User.UID, b.User.GID = 0, 0
+		}
+		b.UIDMap = fmt.Sprintf("%d %d 1", b.User.UID, user.UID)
+		b.GIDMap = fmt.Sprintf("%d %d 1", b.User.GID, user.GID)
+	}
+	for i := range r.group.Procs() {
+		b.CgroupFDs = append(b.CgroupFDs, jail.CgroupFD(i))
+	}
+	if slices.Contains(r.ungiven, "pids") {
+		b.Processes = uint64(r.Limits.Pids) + 1
+	}
+	return b, nil
+}
+
+// cacheDirs makes layers for the caches that are shown copy-on-write. They go
+// with the box.
+func (r *run) cacheDirs(count int) ([]string, error) {
+	var dirs []string
+	for range count {
+		dir := filepath.Join(r.dir.path, fmt.Sprintf("cache%d", len(dirs)))
+		for _, d := range []string{dir, filepath.Join(dir, "upper"), filepath.Join(dir, "work")} {
+			if err := os.Mkdir(d, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+				return nil, stateError(err)
+			}
+		}
+		if r.privileged && r.user.UID != 0 {
+			if err := os.Chown(filepath.Join(dir, "upper"), int(r.user.UID), int(r.user.GID)); err != nil {
+				return nil, stateError(err)
+			}
+		}
+		dirs = append(dirs, dir)
+	}
+	return dirs, nil
+}
+
+// privileges tells whether mounts can be made before a user namespace is
+// entered, and whether overlays may use trusted attributes.
+func privileges() (privileged, trusted bool) {
+	if os.Geteuid() != 0 {
+		return false, false
+	}
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if unix.Capget(&head, &data[0]) != nil {
+		return false, false
+	}
+	need := uint32(1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_NET_ADMIN)
+	if data[0].Effective&need != need {
+		return false, false
+	}
+	// The initial user namespace has a fixed inode (PROC_USER_INIT_INO).
+	const initial = 0xeffffffd
+	var st unix.Stat_t
+	err := unix.Stat("/proc/self/ns/user", &st)
+	return true, err == nil && st.Ino == initial
+}
+
+// landlockABI asks the kernel for the newest Landlock ABI it knows; 0 is none.
+func landlockABI() int {
+	const version = 1 // LANDLOCK_CREATE_RULESET_VERSION
+	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, version)
+	if errno != 0 {
+		return 0
+	}
+	return int(abi)
+}
+
+func search(env []string) string {
+	for _, e := range env {
+		if path, ok := strings.CutPrefix(e, "PATH="); ok {
+			return path
+		}
+	}
+	return "/usr/local/bin:/usr/bin:/bin"
+}

@@ -1,0 +1,131 @@
+package box
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"hutch/internal/jail"
+	"hutch/internal/outcome"
+	"hutch/internal/plan"
+	"hutch/internal/supervise"
+)
+
+// output puts the captured output into the outcome.
+func (r *run) output() {
+	out := r.out
+	fill := func(c *supervise.Capture, name string, text, encoded, path *string, truncated *bool, size *int64) {
+		*size = c.Size()
+		if err := c.Lost(); err != nil {
+			r.note("%s was lost after %d bytes: %v", name, c.Size(), err)
+			*truncated = true
+		}
+		if r.Return <= 0 {
+			return
+		}
+		head, err := c.Head(r.Return)
+		if err != nil {
+			r.note("%s cannot be read back: %v", name, err)
+		}
+		*text = strings.ToValidUTF8(string(head), "\uFFFD")
+		if !utf8.Valid(head) {
+			*encoded = base64.StdEncoding.EncodeToString(head)
+		}
+		if c.Size() > int64(len(head)) {
+			*truncated = true
+			if r.keep == "" {
+				*path = r.store.saveOutput(r.dir, name)
+			}
+		}
+		if r.keep != "" && c.Size() > 0 {
+			*path = filepath.Join(r.dir.path, name)
+		}
+	}
+	fill(r.stdout, "stdout", &out.Stdout, &out.StdoutBase64, &out.StdoutPath, &out.StdoutTruncated, &out.StdoutBytes)
+	fill(r.stderr, "stderr", &out.Stderr, &out.StderrBase64, &out.StderrPath, &out.StderrTruncated, &out.StderrBytes)
+}
+
+// receiptFields is what a receipt says beside the chain.
+type receiptFields struct {
+	Workspace string          `json:"workspace"`
+	Argv      []string        `json:"argv"`
+	Status    outcome.Status  `json:"status"`
+	ExitCode  int             `json:"exit_code"`
+	Command   *int            `json:"command_exit_code"`
+	Signal    string          `json:"signal,omitempty"`
+	Strategy  string          `json:"strategy"`
+	Rung      string          `json:"rung"`
+	Missing   []string        `json:"missing"`
+	Committed bool            `json:"committed"`
+	Kept      bool            `json:"kept"`
+	Digest    string          `json:"digest"`
+	Created   []string        `json:"files_created"`
+	Modified  []string        `json:"files_modified"`
+	Deleted   []string        `json:"files_deleted"`
+	Files     int             `json:"files"` // of all three, also those beyond the lists
+	Duration  float64         `json:"duration_ms"`
+	CPU       float64         `json:"cpu_ms"`
+	Peak      *float64        `json:"peak_memory_mb"`
+	PeakFrom  string          `json:"peak_memory_source"`
+	Error     string          `json:"error,omitempty"`
+	Recovered json.RawMessage `json:"recovered,omitempty"`
+}
+
+// receiptPaths bounds each list of a receipt.
+const receiptPaths = 1000
+
+func (r *run) fields() receiptFields {
+	out := r.out
+	head := func(list []string) []string { return list[:min(len(list), receiptPaths)] }
+	return receiptFields{
+		Workspace: r.ws.Path, Argv: clip(r.Argv), Status: out.Status, ExitCode: out.ExitCode, Command: out.CommandExitCode, Signal: out.Signal,
+		Strategy: out.Strategy, Rung: out.Rung, Missing: out.Missing, Committed: out.Committed, Kept: out.Kept, Digest: out.Diff.Digest,
+		Created: head(out.Diff.FilesCreated), Modified: head(out.Diff.FilesModified), Deleted: head(out.Diff.FilesDeleted),
+		Files:    len(out.Diff.FilesCreated) + len(out.Diff.FilesModified) + len(out.Diff.FilesDeleted),
+		Duration: out.DurationMS, CPU: out.CPUMS, Peak: out.PeakMemoryMB, PeakFrom: out.PeakMemorySource, Error: out.Error,
+	}
+}
+
+// clip bounds the arguments that go into a receipt.
+func clip(argv []string) []string {
+	const most = 4096
+	var list []string
+	for _, arg := range argv[:min(len(argv), 256)] {
+		list = append(list, strings.ToValidUTF8(arg[:min(len(arg), most)], "\uFFFD"))
+	}
+	return list
+}
+
+func (r *run) receipt() ([]byte, error) { return json.Marshal(r.fields()) }
+
+func (r *run) record() error {
+	promoted := r.out.Committed && r.out.FilesystemModified
+	if _, err := r.store.Receipts.Append(r.id, r.fields(), promoted); err != nil {
+		return fmt.Errorf("the run is over (%s), but its receipt could not be written: %w", r.out.Status, err)
+	}
+	r.out.Receipt = r.id
+	return nil
+}
+
+// explain adds what to do to the kernel's refusals that users meet.
+func explain(err error) error {
+	var step *jail.StepError
+	if !errors.As(err, &step) {
+		return err
+	}
+	switch {
+	case step.Op == plan.Unshare || step.Op == plan.Map || step.Op == plan.UserNS:
+		return fmt.Errorf("no box can be made here: %w; user namespaces are not allowed: see user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns", err)
+	case errors.Is(err, unix.EOVERFLOW):
+		return fmt.Errorf("%w; the workspace holds files of users or groups that an ordinary user's box cannot map: use --strategy reflink or copy", err)
+	case step.Op == plan.Overlay:
+		return fmt.Errorf("%w; this workspace cannot be an overlay's lower directory (a mount inside it, or a file system that refuses): use --strategy reflink or copy", err)
+	}
+	return fmt.Errorf("no box can be made here: %w", err)
+}

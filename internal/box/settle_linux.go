@@ -1,0 +1,288 @@
+package box
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hutch/internal/changeset"
+	"hutch/internal/fsat"
+	"hutch/internal/outcome"
+	"hutch/internal/promote"
+	"hutch/internal/supervise"
+	"hutch/internal/workspace"
+)
+
+// judge turns what happened into status and exit code.
+func (r *run) judge() {
+	out, res := r.out, &r.result
+	out.DurationMS = float64(res.Duration.Microseconds()) / 1000
+	out.CPUMS = float64(res.CPU.Microseconds()) / 1000
+	out.PeakMemorySource = res.PeakSource
+	if res.PeakSource != "none" {
+		peak := math.Round(float64(res.PeakMemory)/(1<<20)*100) / 100
+		out.PeakMemoryMB = &peak
+	}
+	if res.Known && res.Wait.Exited() {
+		code := res.Wait.ExitStatus()
+		out.CommandExitCode = &code
+	}
+	switch res.End {
+	case supervise.AtDeadline:
+		out.Status, out.ExitCode, out.TimedOut = outcome.Timeout, outcome.ExitTimeout, true
+	case supervise.OutOfMemory:
+		out.Status, out.ExitCode = outcome.MemoryExceeded, outcome.ExitKilled
+	case supervise.TooMuchOutput:
+		out.Status, out.ExitCode = outcome.OutputExceeded, outcome.ExitKilled
+	case supervise.NeverStarted:
+		r.notStarted()
+	case supervise.Interrupted:
+		sig := res.Signal
+		if sig == 0 {
+			sig = unix.SIGTERM
+		}
+		out.Status, out.ExitCode, out.Signal = outcome.Killed, outcome.ExitSignal+int(sig), unix.SignalName(sig)
+	default:
+		switch {
+		case res.Wait.Signaled():
+			out.Status, out.Signal = outcome.Killed, unix.SignalName(res.Wait.Signal())
+			out.ExitCode = outcome.ExitSignal + int(res.Wait.Signal())
+		case res.Wait.ExitStatus() == 0:
+			out.Status, out.ExitCode = outcome.Success, 0
+		default:
+			out.Status, out.ExitCode = outcome.Failed, res.Wait.ExitStatus()
+		}
+	}
+}
+
+func (r *run) notStarted() {
+	out, name := r.out, r.Argv[0]
+	out.Status = outcome.Failed
+	switch r.result.StartError {
+	case unix.ENOENT, unix.ENOTDIR:
+		out.ExitCode = outcome.ExitNotFound
+		out.Error = fmt.Sprintf("%s: not found in the box; give a path, or a command on the box's PATH", name)
+	case unix.EACCES, unix.ENOEXEC, unix.EPERM, unix.EISDIR:
+		out.ExitCode = outcome.ExitNotExecutable
+		out.Error = fmt.Sprintf("%s: not executable: %v; check its mode and its first line", name, r.result.StartError)
+	default:
+		out.ExitCode = outcome.ExitNotExecutable
+		out.Error = fmt.Sprintf("%s: could not be started: %v", r.result.StartWhat, r.result.StartError)
+	}
+}
+
+// settle reads the change and promotes, keeps or discards it.
+func (r *run) settle() error {
+	start := time.Now()
+	if err := r.read(); err != nil {
+		return err
+	}
+	d := &r.out.Diff
+	d.FilesCreated, d.FilesModified, d.FilesDeleted = r.changes.Names()
+	d.Digest = r.changes.Digest
+	d.ElapsedMicros = time.Since(start).Microseconds()
+	r.out.FilesystemModified = !r.changes.Empty()
+	r.out.GitChanged = r.changes.GitChanged
+	if r.changes.Skipped != nil {
+		r.out.Skipped = r.changes.Skipped
+	}
+	if r.Patch {
+		var patch bytes.Buffer
+		if err := changeset.Patch(&patch, r.changes, r.layer, r.ws.FD); err != nil {
+			return fmt.Errorf("diff: %w", err)
+		}
+		r.out.Patch = patch.String()
+	}
+	if missing := r.notGiven(); len(missing) > 0 && r.out.Status == outcome.Success {
+		return fmt.Errorf("--require: this host does not give %s; nothing was promoted", strings.Join(missing, ", "))
+	}
+	if r.Commit && r.out.Status == outcome.Success {
+		if err := r.commit(); err != nil {
+			return err
+		}
+	}
+	if r.Preserve && r.keep == "" {
+		r.keep = "preserve"
+	}
+	if r.keep != "" {
+		if err := r.preserve(); err != nil {
+			return err
+		}
+	}
+	r.out.RollbackPerformed = r.out.FilesystemModified && !r.out.Committed && !r.out.Kept
+	return nil
+}
+
+func (r *run) notGiven() []string {
+	var missing []string
+	for _, what := range r.Require {
+		if slices.Contains(r.out.Missing, what) {
+			missing = append(missing, what)
+		}
+	}
+	return missing
+}
+
+// read opens the layer and reads the change from it. The live overlay, held
+// open by its root's descriptor, still knows which files of the workspace the
+// box saw.
+func (r *run) read() error {
+	if r.RAM {
+		r.layer = r.result.Layer
+	} else {
+		fd, err := fsat.OpenDir(r.dir.fd, r.branch.Layer)
+		if err != nil {
+			return fmt.Errorf("open the layer: %w", err)
+		}
+		r.layer = fd
+	}
+	var err error
+	r.changes, err = r.readChanges(r.Git)
+	if err != nil {
+		return fmt.Errorf("read the change: %w", err)
+	}
+	return nil
+}
+
+func (r *run) readChanges(git bool) (*changeset.Changeset, error) {
+	source := changeset.Source{
+		Form: r.branch.Form, Layer: r.layer, Workspace: r.ws.FD, Git: git,
+		XattrPrefix: xattrPrefix(r.trusted), Merged: r.result.Workspace, Manifest: -1,
+	}
+	if r.branch.Manifest != "" {
+		fd, err := fsat.Open(r.dir.fd, r.branch.Manifest, unix.O_RDONLY, 0)
+		if err != nil {
+			return nil, err
+		}
+		defer unix.Close(fd)
+		source.Manifest = fd
+	}
+	return changeset.Read(source)
+}
+
+func xattrPrefix(trusted bool) string {
+	if trusted {
+		return "trusted.overlay."
+	}
+	return "user.overlay."
+}
+
+// commit promotes what was read.
+func (r *run) commit() error {
+	if r.changes.Empty() {
+		r.out.Committed = true
+	} else {
+		if !r.stamp.Valid {
+			r.keep = "error"
+			return errors.Join(fmt.Errorf("not promoted, the box is kept: %s", r.stamp.Reason), r.preserve())
+		}
+		r.out.Committed = true // so that the receipt in the journal says it
+		record, err := r.receipt()
+		if err != nil {
+			return err
+		}
+		_, err = promote.Apply(context.Background(), promote.Request{
+			ID: r.id, Workspace: r.ws.FD, Layer: r.layer, Changes: r.changes, Stamp: r.stamp.T, Receipt: record, KeepTimes: r.KeepTimes,
+		})
+		var conflict *promote.ConflictError
+		switch {
+		case errors.As(err, &conflict):
+			r.out.Committed = false
+			r.out.Status, r.out.ExitCode, r.out.Conflicts = outcome.Conflict, outcome.ExitHutch, conflict.Conflicts
+			r.out.Error = conflict.Error()
+			r.keep = "conflict"
+			return nil
+		case errors.Is(err, promote.ErrPending):
+			r.out.Committed = false
+			return err
+		case err != nil:
+			r.out.Committed = false
+			r.keep = "error"
+			return errors.Join(fmt.Errorf("not promoted, the box is kept: %w", err), r.preserve())
+		}
+	}
+	if r.changes.GitChanged {
+		r.note(".git was changed in the box and left out; `hutch commit %s --git include` promotes it too", r.id)
+		r.keep = "git"
+	}
+	return nil
+}
+
+// preserve writes down what a later command needs to diff, commit or discard
+// the box: the identity of what the branch saw cannot be found out later.
+func (r *run) preserve() error {
+	changes := r.changes
+	if r.keep == "git" {
+		full, err := r.readChanges(true)
+		if err != nil {
+			return fmt.Errorf("read .git: %w", err)
+		}
+		changes = full.Only(func(path string) bool { return path == ".git" || strings.HasPrefix(path, ".git/") })
+	}
+	if r.RAM {
+		if err := r.saveRAM(); err != nil {
+			return err
+		}
+	}
+	if err := r.dir.saveChanges(changes); err != nil {
+		return err
+	}
+	r.out.Kept = true
+	return r.dir.write(&Record{
+		ID: r.id, State: Kept, Reason: r.keep, Created: time.Now().UTC(), Workspace: r.ws.Path, Argv: r.Argv,
+		Status: string(r.out.Status), ExitCode: r.out.ExitCode, Strategy: r.branch.Strategy, Form: r.branch.Form, Layer: r.branch.Layer,
+		Trusted: r.trusted, Stamp: r.stamp, Files: len(changes.Entries), Receipt: r.id,
+	})
+}
+
+// rescue keeps what a run wrote when neither promoting nor keeping it went well:
+// somebody's work is in there.
+func (r *run) rescue(cause error) error {
+	r.keep = "rescue"
+	path := r.dir.path + rescued
+	if r.RAM {
+		if err := r.saveRAM(); err != nil {
+			return fmt.Errorf("%w; and what the command wrote to RAM is lost: %w", cause, err)
+		}
+	}
+	if err := os.Rename(r.dir.path, path); err != nil {
+		return fmt.Errorf("%w; what the command wrote lies in %s", cause, r.dir.path)
+	}
+	r.dir.path = path
+	return fmt.Errorf("%w; what the command wrote lies in %s", cause, path)
+}
+
+// saveRAM moves a layer that would go with this process to the disk.
+func (r *run) saveRAM() error {
+	if err := unix.Mkdirat(r.dir.fd, "upper", 0o700); err != nil {
+		return stateError(err)
+	}
+	to, err := fsat.OpenDir(r.dir.fd, "upper")
+	if err != nil {
+		return err
+	}
+	defer unix.Close(to)
+	if err := workspace.CopyLayer(to, r.layer); err != nil {
+		return fmt.Errorf("keep the layer that was in RAM: %w", err)
+	}
+	r.branch.Layer = "upper"
+	return nil
+}
+
+func (d *dir) saveChanges(c *changeset.Changeset) error {
+	var buf bytes.Buffer
+	if err := c.Encode(&buf); err != nil {
+		return err
+	}
+	return d.save(changesName, buf.Bytes())
+}
+
+const changesName = "changes"

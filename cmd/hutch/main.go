@@ -1,5 +1,11 @@
 // Command hutch runs commands on a copy-on-write branch of a workspace and
 // promotes what they changed whole or not at all.
+//
+// It lives for milliseconds: it does not look up which processors its cgroup
+// may use, nor watch whether that changes.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
 package main
 
 import (

@@ -197,10 +197,15 @@ func ReadDir(fd int) ([]Dirent, error) {
 		return nil, pathError("readdir", fmt.Sprintf("fd %d", fd), err)
 	}
 	var entries []Dirent
-	buf := make([]byte, 32<<10)
+	var few [1 << 10]byte // most directories are small, and need no allocation
+	buf := few[:]
 	for {
 		n, err := unix.Getdents(fd, buf)
 		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if errors.Is(err, unix.EINVAL) && len(buf) == len(few) { // one name may be longer
+			buf = make([]byte, 32<<10)
 			continue
 		}
 		if err != nil {
@@ -220,6 +225,9 @@ func ReadDir(fd int) ([]Dirent, error) {
 				entries = append(entries, Dirent{Name: s, Type: typeOfDirent(rest[18]), Ino: binary.NativeEndian.Uint64(rest)})
 			}
 			rest = rest[reclen:]
+		}
+		if len(buf) == len(few) && n > len(few)/2 {
+			buf = make([]byte, 32<<10)
 		}
 	}
 	slices.SortFunc(entries, func(a, b Dirent) int { return strings.Compare(a.Name, b.Name) })

@@ -29,6 +29,8 @@ type Box struct {
 	Pid int
 
 	helper int // pid of the process that made PID 1; 0 when reaped
+	buf    [reportSize + 1]byte
+	oob    [64]byte
 }
 
 // firstPassed is the descriptor number in boxinit of the first cgroup.procs
@@ -210,8 +212,7 @@ const reportSize = 16 + 32 + 256
 // Receive returns the next report without waiting: ok is false when there is
 // none yet, and err is io.EOF-like (errGone) when the box is gone.
 func (b *Box) Receive() (r Report, ok bool, err error) {
-	buf := make([]byte, reportSize+1)
-	oob := make([]byte, 64)
+	buf, oob := b.buf[:], b.oob[:]
 	var n, oobn, flags int
 	for {
 		n, oobn, flags, _, err = unix.Recvmsg(b.Control, buf, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)

@@ -49,7 +49,7 @@ type call struct {
 // every process of the box is gone. The box cannot be used afterwards. The
 // goroutine must be the one that called jail.Start, still locked to its thread.
 func (c *Command) Run() Result {
-	f := &follower{Command: c, stdout: -1, stderr: -1, terminal: -1, wake: -1, calls: make(chan call, 8), buf: make([]byte, 64<<10)}
+	f := &follower{Command: c, stdout: -1, stderr: -1, terminal: -1, wake: -1, calls: make(chan call, 8)}
 	f.result = Result{Workspace: -1, Layer: -1, PeakSource: "none"}
 	f.setupBy = time.Now().Add(setup)
 	stop := make(chan struct{})
@@ -400,7 +400,7 @@ func (f *follower) kill() {
 
 // read takes what is in a pipe, once.
 func (f *follower) read(fd *int, to *Capture) {
-	n, err := unix.Read(*fd, f.buf)
+	n, err := unix.Read(*fd, f.buffer())
 	if n > 0 {
 		f.take(f.buf[:n], to)
 	}
@@ -408,6 +408,17 @@ func (f *follower) read(fd *int, to *Capture) {
 		unix.Close(*fd) // a command that goes on writing gets SIGPIPE, as in any pipeline
 		*fd = -1
 	}
+}
+
+// buffer grows once: most commands write less than a page, and fresh pages cost
+// more than the call.
+func (f *follower) buffer() []byte {
+	if f.buf == nil {
+		f.buf = make([]byte, 4<<10)
+	} else if len(f.buf) < 64<<10 && (f.Stdout.Size() > 4<<10 || f.Stderr.Size() > 4<<10) {
+		f.buf = make([]byte, 64<<10)
+	}
+	return f.buf
 }
 
 // take keeps output up to the limit; one byte more ends the command.
@@ -427,7 +438,7 @@ func (f *follower) take(p []byte, to *Capture) {
 // drain takes the rest: all writers are dead, so the pipe ends.
 func (f *follower) drain(fd *int, to *Capture) {
 	for *fd >= 0 {
-		n, err := unix.Read(*fd, f.buf)
+		n, err := unix.Read(*fd, f.buffer())
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}

@@ -301,6 +301,12 @@ static long open_in_root(const char *path, u64 flags)
 	return sys(openat2, root_fd, relative(path), &how, sizeof how);
 }
 
+static void close_unless_root(int fd)
+{
+	if (fd != root_fd)
+		sys(close, fd);
+}
+
 // Opens the parent directory of path in the new root, making what is missing,
 // and sets *name to the last component.
 static int make_parent(const char *path, const char **name)
@@ -315,7 +321,7 @@ static int make_parent(const char *path, const char **name)
 			slash = i;
 	*name = slash ? rel + slash + 1 : rel;
 	if (!slash)
-		return (int)must(open_in_root("", O_PATH_ | O_DIRECTORY_), path);
+		return root_fd;
 	memcpy(part, rel, slash);
 	part[slash] = 0;
 	long fd = open_in_root(part, O_PATH_ | O_DIRECTORY_);
@@ -341,21 +347,26 @@ static void make_dir(const char *path, u32 mode)
 	long ret = sys(mkdirat, parent, name, mode);
 	if (ret < 0 && ret != -EEXIST)
 		fail(ret, path);
-	sys(close, parent);
+	close_unless_root(parent);
+}
+
+static long make_file_at(int parent, const char *name, u32 mode)
+{
+	return sys(openat, parent, name, O_WRONLY_ | O_CREAT_ | O_EXCL_ | O_NOFOLLOW_ | O_CLOEXEC_, mode);
 }
 
 static void make_file(const char *path, u32 mode, const char *content)
 {
 	const char *name;
 	int parent = make_parent(path, &name);
-	long fd = sys(openat, parent, name, O_WRONLY_ | O_CREAT_ | O_EXCL_ | O_NOFOLLOW_ | O_CLOEXEC_, mode);
+	long fd = make_file_at(parent, name, mode);
 	if (fd != -EEXIST) {
 		must(fd, path);
 		if (*content)
 			must(sys(write, fd, content, length(content)), path);
 		sys(close, fd);
 	}
-	sys(close, parent);
+	close_unless_root(parent);
 }
 
 static int is_directory(int fd)
@@ -373,20 +384,22 @@ static void set_attr(int mount_fd, u64 attr, const char *what)
 }
 
 // Attaches a detached mount at path in the new root, making the mount point
-// where the new root has none.
+// where the new root has none. A symlink in its place is not followed.
 static void attach(int mount_fd, const char *path)
 {
-	long target = open_in_root(path, O_PATH_);
-	if (target == -ENOENT) {
-		if (is_directory(mount_fd))
-			make_dir(path, 0755);
-		else
-			make_file(path, 0444, "");
-		target = open_in_root(path, O_PATH_);
+	const char *name;
+	int parent = make_parent(path, &name);
+	long ret = sys(move_mount, mount_fd, "", parent, name, MOVE_MOUNT_F_EMPTY_PATH);
+	if (ret == -ENOENT) {
+		if (is_directory(mount_fd)) {
+			must(sys(mkdirat, parent, name, 0755), path);
+		} else {
+			sys(close, must(make_file_at(parent, name, 0444), path));
+		}
+		ret = sys(move_mount, mount_fd, "", parent, name, MOVE_MOUNT_F_EMPTY_PATH);
 	}
-	must(target, path);
-	must(sys(move_mount, mount_fd, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH), path);
-	sys(close, target);
+	must(ret, path);
+	close_unless_root(parent);
 	sys(close, mount_fd);
 }
 
@@ -1103,7 +1116,7 @@ static void execute(const struct op *o)
 		long ret = sys(symlinkat, S(0), parent, name);
 		if (ret < 0 && ret != -EEXIST && ret != -EROFS)
 			fail(ret, S(1));
-		sys(close, parent);
+		close_unless_root(parent);
 		return;
 	}
 	case OP_BIND:

@@ -48,6 +48,9 @@ while True:
     except OSError:
         pass`)
 	w.Want(r, 124)
+	if r.Duration > time.Minute {
+		t.Errorf("ended after %v, limit 1s", r.Duration)
+	}
 }
 
 func TestNoTimeoutIsZero(t *testing.T) {

@@ -172,7 +172,8 @@ func TestSparseFile(t *testing.T) {
 	})
 }
 
-// grow fills the workspace with n small files.
+// grow fills the workspace with n files, every tenth with content and the
+// others empty: an empty one costs a single system call to make.
 func grow(t *testing.T, w *lab.World, n int) {
 	t.Helper()
 	for d := 0; d*1000 < n; d++ {
@@ -181,7 +182,14 @@ func grow(t *testing.T, w *lab.World, n int) {
 			t.Fatal(err)
 		}
 		for f := range min(1000, n-d*1000) {
-			if err := os.WriteFile(fmt.Sprintf("%s/f%03d", dir, f), []byte{byte(f)}, 0o644); err != nil {
+			name := fmt.Sprintf("%s/f%03d", dir, f)
+			var err error
+			if f%10 == 0 {
+				err = os.WriteFile(name, []byte("content\n"), 0o644)
+			} else {
+				err = syscall.Mknod(name, syscall.S_IFREG|0o644, 0)
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -206,7 +214,7 @@ func TestHundredThousandFiles(t *testing.T) {
 		} else if out.FilesCloned == nil || *out.FilesCloned != 100_000 {
 			t.Errorf("files_cloned %v, want 100000", out.FilesCloned)
 		}
-		if !w.Exists("d050/new") || w.Exists("d099/f999") || w.Exists("d001") || w.Read("d000/f000") != "\x00more\n" {
+		if !w.Exists("d050/new") || w.Exists("d099/f999") || w.Exists("d001") || w.Read("d000/f000") != "content\nmore\n" {
 			t.Error("the change did not arrive")
 		}
 	})

@@ -8,6 +8,7 @@ world=$(mktemp -d "${TMPDIR:-/tmp}/hutch-demo-XXXXXX")
 trap 'rm -rf "$world"' EXIT
 trap 'exit 130' INT TERM
 export XDG_STATE_HOME="$world/state"
+unset PYTHONDONTWRITEBYTECODE
 workspace=$world/workspace
 mkdir "$workspace" && cd "$workspace"
 

@@ -1,0 +1,134 @@
+package policy
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"hutch/internal/plan"
+)
+
+func testBox() *Box {
+	return &Box{
+		User: User{UID: 1000, GID: 1000}, UIDMap: "1000 1000 1", GIDMap: "1000 1000 1",
+		Workspace: "/home/u/project", Home: "/home/u", Hostname: "hutch", LandlockABI: 6, Filter: make([]byte, 16),
+		Mount: Mount{Lower: "/home/u/project", Upper: "/state/upper", Work: "/state/work"},
+		Show: []Show{
+			{"/etc", ReadOnly}, {"/home/u/.cache/go-build", CopyOnWrite}, {"/home/u/.pyenv", ReadOnly}, {"/home/u/go/pkg/mod", CopyOnWrite},
+			{"/tmp/tools", ReadOnly}, {"/usr", ReadOnly},
+		},
+		Links:     []Symlink{{"/bin", "usr/bin"}, {"/home/u/link", "project"}},
+		Masks:     []string{"/etc/shadow"},
+		CacheDirs: []string{"/state/cache0"},
+	}
+}
+
+func compiled(t *testing.T, b *Box) []plan.Op {
+	t.Helper()
+	view, err := b.View()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(b.Namespaces().Ops, view.Ops...)
+}
+
+// find returns where the first step with this code, and this text among its
+// strings, stands.
+func find(t *testing.T, ops []plan.Op, code plan.Code, text string) int {
+	t.Helper()
+	at := slices.IndexFunc(ops, func(op plan.Op) bool {
+		return op.Code == code && (text == "" || slices.Contains(op.Strings, text))
+	})
+	if at < 0 {
+		t.Fatalf("the plan has no step %q with %q", code, text)
+	}
+	return at
+}
+
+func TestPlanIsInTheOrderTheKernelDemands(t *testing.T) {
+	for _, privileged := range []bool{false, true} {
+		b := testBox()
+		b.Privileged, b.Trusted = privileged, privileged
+		ops := compiled(t, b)
+		order := []int{
+			find(t, ops, plan.Unshare, ""), find(t, ops, plan.Fork, ""), find(t, ops, plan.Root, ""), find(t, ops, plan.Bind, "/usr"),
+			find(t, ops, plan.Rebind, "/tmp"), find(t, ops, plan.Bind, "/tmp/tools"),
+			find(t, ops, plan.Rebind, "/home/u"), find(t, ops, plan.Bind, "/home/u/.pyenv"),
+			find(t, ops, plan.Overlay, "/home/u/project"), find(t, ops, plan.Mask, "/home/u/project/.hutch"), find(t, ops, plan.Mask, "/etc/shadow"),
+			find(t, ops, plan.ReadOnly, "/proc/sys"), find(t, ops, plan.Pivot, ""), find(t, ops, plan.MaxUserNS, ""), find(t, ops, plan.BoundCaps, ""),
+			find(t, ops, plan.DropCaps, ""), find(t, ops, plan.LandlockApply, ""), find(t, ops, plan.Seccomp, ""), find(t, ops, plan.Assert, ""), find(t, ops, plan.Serve, ""),
+		}
+		if !slices.IsSorted(order) {
+			t.Errorf("privileged %v: steps stand at %v", privileged, order)
+		}
+		if last := ops[len(ops)-1]; last.Code != plan.Serve {
+			t.Errorf("the last step is %q", last.Code)
+		}
+		find(t, ops, plan.Symlink, "/bin")
+		if privileged {
+			if ids, bound := find(t, ops, plan.IDs, ""), find(t, ops, plan.BoundCaps, ""); ids < bound {
+				t.Error("ids are given up before the bounding set, which then cannot be")
+			}
+			find(t, ops, plan.UserNS, "")
+		}
+	}
+}
+
+func TestCachesOfTheHomeShareOneOverlay(t *testing.T) {
+	b := testBox()
+	if n := b.Caches(); n != 1 {
+		t.Fatalf("%d layers for two caches of the home", n)
+	}
+	ops := compiled(t, b)
+	hidden := find(t, ops, plan.Overlay, "/state/cache0/upper")
+	if ops[hidden].Strings[0] != "/home/u" || ops[hidden].Strings[3] != "" {
+		t.Errorf("overlay over %q at %q", ops[hidden].Strings[0], ops[hidden].Strings[3])
+	}
+	for _, path := range []string{"/home/u/.cache/go-build", "/home/u/go/pkg/mod"} {
+		if at := find(t, ops, plan.Rebind, path); at < hidden || ops[at].A != 0 {
+			t.Errorf("%s stands at %d, its overlay at %d", path, at, hidden)
+		}
+	}
+	b.ApartCaches, b.CacheDirs = true, []string{"/state/cache0", "/state/cache1"}
+	if n := b.Caches(); n != 2 {
+		t.Fatalf("%d layers for two caches apart", n)
+	}
+	ops = compiled(t, b)
+	find(t, ops, plan.Overlay, "/home/u/go/pkg/mod")
+}
+
+func TestNothingOfTheHostIsWritable(t *testing.T) {
+	for _, op := range compiled(t, testBox()) {
+		if op.Code == plan.Bind && !strings.HasPrefix(op.Strings[1], "/dev/") && op.A&unix.MOUNT_ATTR_RDONLY == 0 {
+			t.Errorf("%s is bound writable", op.Strings[0])
+		}
+		if op.Code == plan.Bind && op.A&unix.MOUNT_ATTR_NOSUID == 0 {
+			t.Errorf("%s is bound with setuid", op.Strings[0])
+		}
+	}
+}
+
+func TestNetworkIsAbsentUnlessAsked(t *testing.T) {
+	for _, network := range []bool{false, true} {
+		b := testBox()
+		b.Network = network
+		ops := compiled(t, b)
+		own := ops[find(t, ops, plan.Unshare, "")].A&unix.CLONE_NEWNET != 0
+		if own == network {
+			t.Errorf("network %v: a network namespace of its own: %v", network, own)
+		}
+	}
+}
+
+func TestHomeInsideTheWorkspaceIsTheWorkspaces(t *testing.T) {
+	b := testBox()
+	b.Workspace, b.Home, b.Show, b.Links = "/home/u", "/home/u", []Show{{"/usr", ReadOnly}}, nil
+	b.Mount.Lower, b.CacheDirs = "/home/u", nil
+	for _, op := range compiled(t, b) {
+		if op.Code == plan.Rebind && op.Strings[1] == "/home/u" {
+			t.Error("an empty home was laid over the workspace")
+		}
+	}
+}

@@ -140,8 +140,10 @@ func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
 		return errors.New("--pids: this host gives no cgroup, and the kernel does not count processes of uid 0; use --user with an ordinary user")
 	}
 	r.view()
-	if r.stamp, err = workspace.TakeStamp(r.ws); err != nil {
-		return err
+	if r.Commit || r.Preserve { // else nothing can ever be promoted
+		if r.stamp, err = workspace.TakeStamp(r.ws); err != nil {
+			return err
+		}
 	}
 	start := time.Now()
 	r.out.FilesCloned = nil

@@ -263,6 +263,9 @@ func (f *follower) loop() {
 
 // untilNextEvent returns how long poll may sleep; nil: for ever.
 func (f *follower) untilNextEvent() *unix.Timespec {
+	if f.killed || f.exited {
+		return nil // only the end of the box is waited for
+	}
 	next := f.setupBy
 	if f.began != 0 {
 		next = time.Time{}
@@ -272,7 +275,7 @@ func (f *follower) untilNextEvent() *unix.Timespec {
 			next = at
 		}
 	}
-	if next.IsZero() || f.killed {
+	if next.IsZero() {
 		return nil
 	}
 	ts := unix.NsecToTimespec(max(int64(time.Until(next)), 0))

@@ -329,6 +329,8 @@ type Running struct {
 	ctx            context.Context
 	start          time.Time
 	expected       func()
+	ended          chan struct{} // closed when hutch has been waited for
+	err            error         // of that wait
 }
 
 // buffer is a bytes.Buffer that may be read while it fills.
@@ -371,6 +373,11 @@ func (w *World) Start(o Options, args ...string) *Running {
 		w.T.Fatalf("starting hutch: %v", err)
 	}
 	r.expected = Expect(r.cmd.Process.Pid)
+	r.ended = make(chan struct{})
+	go func() {
+		r.err = r.cmd.Wait()
+		close(r.ended)
+	}()
 	return r
 }
 
@@ -383,18 +390,26 @@ func (r *Running) Signal(s syscall.Signal) { r.cmd.Process.Signal(s) }
 // WaitFor waits until the output of the box holds text.
 func (r *Running) WaitFor(text string) {
 	r.w.T.Helper()
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(r.stdout.String(), text); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	deadline := time.After(time.Minute)
+	for !strings.Contains(r.stdout.String(), text) {
+		select {
+		case <-time.After(5 * time.Millisecond):
+			continue
+		case <-r.ended:
+			if strings.Contains(r.stdout.String(), text) {
+				return
+			}
+		case <-deadline:
 			r.Signal(syscall.SIGKILL)
-			r.w.T.Fatalf("the box never said %q\n%v", text, r.Wait())
 		}
+		r.w.T.Fatalf("the box never said %q\n%v", text, r.Wait())
 	}
 }
 
 // Wait waits for hutch to end.
 func (r *Running) Wait() Result {
 	r.w.T.Helper()
-	err := r.cmd.Wait()
+	<-r.ended
 	hung := r.ctx.Err() != nil
 	r.cancel()
 	r.expected()
@@ -405,7 +420,7 @@ func (r *Running) Wait() Result {
 	if hung {
 		r.w.T.Fatalf("hutch was still running after %v\n%v", HardLimit, res)
 	}
-	if errors.Is(err, exec.ErrWaitDelay) {
+	if errors.Is(r.err, exec.ErrWaitDelay) {
 		r.w.T.Errorf("hutch ended, but its output was still held open\n%v", res)
 	}
 	return res

@@ -179,6 +179,12 @@ func test() (ok bool, err error) {
 	if !root {
 		fmt.Println("not run: the half of the tests that needs root (run make test as root for both)")
 	}
+	for _, name := range total.settle() {
+		fmt.Println("ran as only one of the users:", name)
+	}
+	for _, name := range total.skipped {
+		fmt.Println("skipped:", name)
+	}
 	fmt.Println(total)
 	switch {
 	case len(left) > 0:
@@ -187,8 +193,8 @@ func test() (ok bool, err error) {
 		return false, nil
 	case total.passed == 0:
 		return false, errors.New("no test ran")
-	case root && total.skipped+total.skippedSub > 0:
-		return false, fmt.Errorf("%d tests were skipped; as root nothing may be", total.skipped+total.skippedSub)
+	case root && len(total.skipped) > 0:
+		return false, fmt.Errorf("%d tests ran as no user; as root nothing may be skipped", len(total.skipped))
 	}
 	return true, nil
 }
@@ -395,32 +401,55 @@ func pathFor(uid int) string {
 	return strings.Join(dirs, ":")
 }
 
-type counts struct{ passed, failed, skipped, skippedSub int }
+// counts tells how top-level tests ended. Of subtests only skips count, so
+// that none can hide.
+type counts struct {
+	passed, failed int
+	skipped        []string // package and test
+	ran            []string // the same, of what passed or failed, subtests too
+}
 
 func (c counts) String() string {
-	return fmt.Sprintf("%d passed, %d failed, %d skipped", c.passed, c.failed, c.skipped)
+	return fmt.Sprintf("%d passed, %d failed, %d skipped", c.passed, c.failed, len(c.skipped))
 }
 
 func (c *counts) add(o counts) {
 	c.passed += o.passed
 	c.failed += o.failed
-	c.skipped += o.skipped
-	c.skippedSub += o.skippedSub
+	c.skipped = append(c.skipped, o.skipped...)
+	c.ran = append(c.ran, o.ran...)
 }
 
-// count takes a verdict in. Of subtests only skips count, so that none can hide.
-func (c *counts) count(verdict string, sub bool) {
+// count takes a verdict in.
+func (c *counts) count(pkg, verdict, test string) {
+	name := pkg + "." + test
+	if verdict == "SKIP" {
+		c.skipped = append(c.skipped, name)
+		return
+	}
+	c.ran = append(c.ran, name)
 	switch {
-	case sub && verdict == "SKIP":
-		c.skippedSub++
-	case sub:
+	case strings.Contains(test, "/"):
 	case verdict == "PASS":
 		c.passed++
-	case verdict == "SKIP":
-		c.skipped++
 	case verdict == "FAIL":
 		c.failed++
 	}
+}
+
+// settle drops from the skipped tests those that ran as the other user: what
+// needs root cannot run as anyone else, and the reverse. It returns them.
+func (c *counts) settle() []string {
+	var elsewhere, nowhere []string
+	for _, name := range c.skipped {
+		if slices.Contains(c.ran, name) {
+			elsewhere = append(elsewhere, name)
+		} else if !slices.Contains(nowhere, name) {
+			nowhere = append(nowhere, name)
+		}
+	}
+	c.skipped = nowhere
+	return elsewhere
 }
 
 // runAll runs the packages as one identity; again leaves out those that need
@@ -523,7 +552,7 @@ func runOne(id identity, p pkg, mu *sync.Mutex) counts {
 				}
 				continue
 			}
-			if m[1] != "PASS" {
+			if m[1] == "FAIL" || m[1] == "SKIP" && *verbose {
 				mu.Lock()
 				fmt.Printf("as %s: %s: %s%s", id.name, p.path, line[1:], strings.Join(pending, ""))
 				mu.Unlock()
@@ -531,7 +560,7 @@ func runOne(id identity, p pkg, mu *sync.Mutex) counts {
 				fmt.Printf("as %s: %s: %s", id.name, p.path, line[1:])
 			}
 			pending = nil
-			c.count(m[1], strings.Contains(m[2], "/"))
+			c.count(p.path, m[1], m[2])
 		}
 	}()
 	err = cmd.Wait()

@@ -216,7 +216,9 @@ func (b *Box) Receive() (r Report, ok bool, err error) {
 	var n, oobn, flags int
 	for {
 		n, oobn, flags, _, err = unix.Recvmsg(b.Control, buf, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
-		if !errors.Is(err, unix.EINTR) {
+		// ECONNRESET: boxinit ended without reading all we sent. The kernel
+		// says that once, ahead of what boxinit said last.
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ECONNRESET) {
 			break
 		}
 	}

@@ -550,7 +550,8 @@ static void do_rebind(const char *from, const char *to, u64 mode, u64 owner)
 {
 	if (mode) {
 		must(sys(mkdirat, hidden_fd, from, mode), to);
-		must(sys(fchownat, hidden_fd, from, owner >> 32, owner & 0xffffffff, 0), to);
+		if (owner) // what we make is ours already, and root need not be mapped
+			must(sys(fchownat, hidden_fd, from, owner >> 32, owner & 0xffffffff, 0), to);
 	}
 	// What lies in a home must not lead the mount elsewhere.
 	struct open_how how = {.flags = O_PATH_ | O_CLOEXEC_, .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS};

@@ -70,7 +70,7 @@ func (r *run) spawn() error {
 	}
 	defer r.group.CloseProcs()
 	defer r.pinCPUs()()
-	r.box, err = jail.Start(r.plan.Namespaces(), r.group.Procs())
+	r.box, err = jail.Start(r.plan.Base(), r.group.Procs())
 	return err
 }
 

@@ -87,28 +87,28 @@ var (
 
 var devices = []string{"full", "null", "random", "tty", "urandom", "zero"}
 
-// Namespaces is the beginning of a plan: it depends on who runs the box, not on
-// what it sees, so that the kernel can make namespaces while View and the
-// branch are still being prepared.
-func (b *Box) Namespaces() *plan.Plan {
+// Base is the beginning of a plan: what every box has, whatever it sees, so that
+// the kernel is busy with it while View and the branch are still being prepared.
+func (b *Box) Base() *plan.Plan {
 	p := &plan.Plan{}
 	for _, fd := range b.CgroupFDs {
 		p.Add(plan.Cgroup, fd, 0, 0)
 	}
 	b.namespaces(p)
-	return p
-}
-
-// View is the rest of the plan: the new root, and giving up every right.
-func (b *Box) View() (*plan.Plan, error) {
-	p := &plan.Plan{}
-	p.Add(plan.Root, 0, 0, 0, "mode=0755,size=16m,nr_inodes=16k")
-	if err := b.mounts(p); err != nil {
-		return nil, err
-	}
 	p.Add(plan.Hostname, 0, 0, 0, b.Hostname)
 	if !b.Network {
 		p.Add(plan.Loopback, 0, 0, 0)
+	}
+	p.Add(plan.Root, 0, 0, 0, "mode=0755,size=16m,nr_inodes=16k")
+	b.system(p)
+	return p
+}
+
+// View is the rest of the plan: what this box sees, and giving up every right.
+func (b *Box) View() (*plan.Plan, error) {
+	p := &plan.Plan{}
+	if err := b.mounts(p); err != nil {
+		return nil, err
 	}
 	p.Add(plan.Pivot, 0, 0, 0)
 	p.Add(plan.SendFD, tagWorkspace, 0, 0, b.Workspace)
@@ -131,7 +131,35 @@ func (b *Box) namespaces(p *plan.Plan) {
 	p.Add(plan.Fork, 0, 0, 0, "", "")
 }
 
-// mounts builds the new root, parents before what lies in them.
+// system mounts what no policy changes.
+func (b *Box) system(p *plan.Plan) {
+	p.Add(plan.Proc, attrProc, 1, 0, "/proc")
+	p.Add(plan.Sysfs, attrProc|unix.MOUNT_ATTR_RDONLY, 1, 0, "/sys")
+	p.Add(plan.Dir, 0o755, 0, 0, "/dev")
+	for _, name := range devices {
+		p.Add(plan.Bind, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, 0, 0, "/dev/"+name, "/dev/"+name)
+	}
+	p.Add(plan.Devpts, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, 0, 0, "/dev/pts")
+	for _, link := range [][2]string{{"pts/ptmx", "/dev/ptmx"}, {"/proc/self/fd", "/dev/fd"}, {"/proc/self/fd/0", "/dev/stdin"}, {"/proc/self/fd/1", "/dev/stdout"}, {"/proc/self/fd/2", "/dev/stderr"}} {
+		p.Add(plan.Symlink, 0, 0, 0, link[0], link[1])
+	}
+	// One tmpfs for all that is private, and so one bound for all of it.
+	p.Add(plan.Tmpfs, attrData, 0, 0, "", "mode=0700,size=50%")
+	p.Add(plan.Rebind, 0o1777, 0, 0, "shm", "/dev/shm")
+	p.Add(plan.Rebind, 0o1777, 0, 0, "tmp", "/tmp")
+	p.Add(plan.Dir, 0o755, 0, 0, "/run")
+	for _, link := range [][2]string{{"/tmp", "/var/tmp"}, {"/run", "/var/run"}} {
+		p.Add(plan.Symlink, 0, 0, 0, link[0], link[1])
+	}
+	for _, path := range procMasked {
+		p.Add(plan.Mask, 0, 0, 0, path)
+	}
+	for _, path := range procReadOnly {
+		p.Add(plan.ReadOnly, 0, 0, 0, path)
+	}
+}
+
+// mounts shows the host and the workspace, parents before what lies in them.
 func (b *Box) mounts(p *plan.Plan) error {
 	inHome := func(path string) bool { return within(path, b.Home) }
 	inWorkspace := func(path string) bool { return within(path, b.Workspace) }
@@ -174,26 +202,8 @@ func (b *Box) mounts(p *plan.Plan) error {
 		}
 	}
 
-	p.Add(plan.Proc, attrProc, 1, 0, "/proc")
-	p.Add(plan.Sysfs, attrProc|unix.MOUNT_ATTR_RDONLY, 1, 0, "/sys")
-	p.Add(plan.Dir, 0o755, 0, 0, "/dev")
-	for _, name := range devices {
-		p.Add(plan.Bind, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, 0, 0, "/dev/"+name, "/dev/"+name)
-	}
-	p.Add(plan.Devpts, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, 0, 0, "/dev/pts")
-	for _, link := range [][2]string{{"pts/ptmx", "/dev/ptmx"}, {"/proc/self/fd", "/dev/fd"}, {"/proc/self/fd/0", "/dev/stdin"}, {"/proc/self/fd/1", "/dev/stdout"}, {"/proc/self/fd/2", "/dev/stderr"}} {
-		p.Add(plan.Symlink, 0, 0, 0, link[0], link[1])
-	}
-	// One tmpfs for all that is private, and so one bound for all of it.
-	p.Add(plan.Tmpfs, attrData, 0, 0, "", "mode=0700,size=50%")
-	p.Add(plan.Rebind, 0o1777, 0, 0, "shm", "/dev/shm")
-	p.Add(plan.Rebind, 0o1777, 0, 0, "tmp", "/tmp")
 	if !inWorkspace(b.Home) && !within("/tmp", b.Home) {
 		p.Add(plan.Rebind, 0o755, owner(b.User), 0, "home", b.Home)
-	}
-	p.Add(plan.Dir, 0o755, 0, 0, "/run")
-	for _, link := range [][2]string{{"/tmp", "/var/tmp"}, {"/run", "/var/run"}} {
-		p.Add(plan.Symlink, 0, 0, 0, link[0], link[1])
 	}
 	if b.Network {
 		// Where a resolver writes its file under /run, names need it.
@@ -240,12 +250,6 @@ func (b *Box) mounts(p *plan.Plan) error {
 	p.Add(plan.Mask, 0, 0, 0, filepath.Join(b.Workspace, ".hutch"))
 	for _, path := range b.Masks {
 		p.Add(plan.Mask, 0, 0, 0, path)
-	}
-	for _, path := range procMasked {
-		p.Add(plan.Mask, 0, 0, 0, path)
-	}
-	for _, path := range procReadOnly {
-		p.Add(plan.ReadOnly, 0, 0, 0, path)
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func compiled(t *testing.T, b *Box) []plan.Op {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(b.Namespaces().Ops, view.Ops...)
+	return append(b.Base().Ops, view.Ops...)
 }
 
 // find returns where the first step with this code, and this text among its
@@ -53,11 +53,11 @@ func TestPlanIsInTheOrderTheKernelDemands(t *testing.T) {
 		b.Privileged, b.Trusted = privileged, privileged
 		ops := compiled(t, b)
 		order := []int{
-			find(t, ops, plan.Unshare, ""), find(t, ops, plan.Fork, ""), find(t, ops, plan.Root, ""), find(t, ops, plan.Bind, "/usr"),
-			find(t, ops, plan.Rebind, "/tmp"), find(t, ops, plan.Rebind, "/home/u"),
+			find(t, ops, plan.Unshare, ""), find(t, ops, plan.Fork, ""), find(t, ops, plan.Root, ""),
+			find(t, ops, plan.Rebind, "/tmp"), find(t, ops, plan.ReadOnly, "/proc/sys"), find(t, ops, plan.Bind, "/usr"), find(t, ops, plan.Rebind, "/home/u"),
 			find(t, ops, plan.Bind, "/home/u/.pyenv"), find(t, ops, plan.Bind, "/tmp/tools"),
 			find(t, ops, plan.Overlay, "/home/u/project"), find(t, ops, plan.Mask, "/home/u/project/.hutch"), find(t, ops, plan.Mask, "/etc/shadow"),
-			find(t, ops, plan.ReadOnly, "/proc/sys"), find(t, ops, plan.Pivot, ""), find(t, ops, plan.MaxUserNS, ""), find(t, ops, plan.BoundCaps, ""),
+			find(t, ops, plan.Pivot, ""), find(t, ops, plan.MaxUserNS, ""), find(t, ops, plan.BoundCaps, ""),
 			find(t, ops, plan.DropCaps, ""), find(t, ops, plan.LandlockApply, ""), find(t, ops, plan.Seccomp, ""), find(t, ops, plan.Assert, ""), find(t, ops, plan.Serve, ""),
 		}
 		if !slices.IsSorted(order) {

@@ -161,6 +161,11 @@ func (f *runFlags) explain(out *hutch.Outcome) {
 	for _, note := range out.Notes {
 		say("%s", note)
 	}
+	if f.commit {
+		for _, skipped := range out.Skipped[:min(len(out.Skipped), 10)] {
+			say("not promoted: %q: %s", skipped.Path, skipped.Reason)
+		}
+	}
 	if out.Kept {
 		say("the box is kept: hutch diff %s, hutch commit %s, hutch discard %s", out.ID, out.ID, out.ID)
 	}

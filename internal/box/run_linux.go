@@ -141,13 +141,8 @@ func (r *run) inBox(strategies []workspace.Strategy, removed chan<- error) error
 	r.stderr = supervise.NewCapture(func() (*os.File, error) { return r.dir.createFile("stderr") }, r.Stderr)
 	defer r.stdout.Close()
 	defer r.stderr.Close()
-	defer func() {
-		for _, fd := range []int{r.layer, r.result.Workspace} {
-			if fd > 2 {
-				unix.Close(fd)
-			}
-		}
-	}()
+	r.result.Workspace, r.result.Layer = -1, -1
+	defer r.closeResult()
 	if err := r.execute(strategies); err != nil {
 		clean()
 		return err
@@ -281,6 +276,7 @@ func (r *run) attempt(strategy workspace.Strategy) error {
 	r.result = command.Run()
 	r.box = nil
 	if r.result.End == supervise.BoxFailed {
+		r.closeResult()
 		return r.result.Failure
 	}
 	if slices.Contains(r.result.Missing, "proc") {
@@ -289,4 +285,14 @@ func (r *run) attempt(strategy workspace.Strategy) error {
 	r.out.Rung = "full"
 	r.out.Notes = append(r.out.Notes, r.branch.Notes...)
 	return nil
+}
+
+// closeResult lets go of what the box handed out: the last hold on its mounts.
+func (r *run) closeResult() {
+	for _, fd := range []*int{&r.result.Workspace, &r.result.Layer, &r.layer} {
+		if *fd >= 0 {
+			unix.Close(*fd)
+			*fd = -1
+		}
+	}
 }

@@ -136,7 +136,7 @@ func (r *run) notGiven() []string {
 // box saw.
 func (r *run) read() error {
 	if r.RAM {
-		r.layer = r.result.Layer
+		r.layer, r.result.Layer = r.result.Layer, -1
 	} else {
 		fd, err := fsat.OpenDir(r.dir.fd, r.branch.Layer)
 		if err != nil {
@@ -182,7 +182,7 @@ func (r *run) commit() error {
 	} else {
 		if !r.stamp.Valid {
 			r.keep = "error"
-			return errors.Join(fmt.Errorf("not promoted, the box is kept: %s", r.stamp.Reason), r.preserve())
+			return errors.Join(fmt.Errorf("not promoted, box %s is kept: %s", r.id, r.stamp.Reason), r.preserve())
 		}
 		r.out.Committed = true // so that the receipt in the journal says it
 		record, err := r.receipt()
@@ -206,7 +206,7 @@ func (r *run) commit() error {
 		case err != nil:
 			r.out.Committed = false
 			r.keep = "error"
-			return errors.Join(fmt.Errorf("not promoted, the box is kept: %w", err), r.preserve())
+			return errors.Join(fmt.Errorf("not promoted, box %s is kept: %w", r.id, err), r.preserve())
 		}
 	}
 	if r.changes.GitChanged {
@@ -235,12 +235,13 @@ func (r *run) preserve() error {
 	if err := r.dir.saveChanges(changes); err != nil {
 		return err
 	}
-	r.out.Kept = true
-	return r.dir.write(&Record{
+	err := r.dir.write(&Record{
 		ID: r.id, State: Kept, Reason: r.keep, Created: time.Now().UTC(), Workspace: r.ws.Path, Argv: r.Argv,
 		Status: string(r.out.Status), ExitCode: r.out.ExitCode, Strategy: r.branch.Strategy, Form: r.branch.Form, Layer: r.branch.Layer,
 		Trusted: r.trusted, Stamp: r.stamp, Files: len(changes.Entries), Receipt: r.id,
 	})
+	r.out.Kept = err == nil
+	return err
 }
 
 // rescue keeps what a run wrote when neither promoting nor keeping it went well:

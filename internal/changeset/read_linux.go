@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -94,7 +96,11 @@ func (r *reader) read() (*Changeset, error) {
 			continue
 		}
 		if ch.git {
-			r.gitChanged = true
+			sameIndex, err := r.sameIndex(ch)
+			if err != nil {
+				return nil, err
+			}
+			r.gitChanged = r.gitChanged || !sameIndex
 			continue
 		}
 		c.Entries = append(c.Entries, r.entry(ch))
@@ -111,11 +117,40 @@ func (r *reader) found(ch change) {
 	if ch.before == nil && ch.after == nil {
 		return
 	}
-	if ch.git && surelyDiffer(ch.before, ch.after) {
+	if ch.git && !ch.isIndex() && surelyDiffer(ch.before, ch.after) {
 		r.gitChanged = true
 		return
 	}
 	r.changes = append(r.changes, ch)
+}
+
+// isIndex reports whether the change is of git's index, whose bytes change
+// without a change of meaning.
+func (ch *change) isIndex() bool {
+	return ch.path == gitDir+"/index" && ch.before != nil && ch.after != nil && ch.before.plain() && ch.after.plain()
+}
+
+// maxIndex bounds what is read to compare two indexes: some 500,000 files.
+const maxIndex = 64 << 20
+
+func (r *reader) sameIndex(ch *change) (bool, error) {
+	if !ch.isIndex() || max(ch.before.size(), ch.after.size()) > maxIndex {
+		return false, nil
+	}
+	var content [2][]byte
+	for i, f := range []*file{ch.before, ch.after} {
+		fd, err := f.root.openFile(f.path)
+		if err != nil {
+			return false, err
+		}
+		opened := os.NewFile(uintptr(fd), f.path)
+		content[i], err = io.ReadAll(io.LimitReader(opened, maxIndex))
+		opened.Close()
+		if err != nil {
+			return false, err
+		}
+	}
+	return sameIndex(content[0], content[1]), nil
 }
 
 // surelyDiffer compares without looking into the files.

@@ -28,11 +28,11 @@ var inherited = []struct {
 		"TERM_PROGRAM=WezTerm", "COLUMNS=120", "LINES=40", "LS_COLORS=di=01;34", "LESS=-R", "NO_COLOR=1", "FORCE_COLOR=1", "CLICOLOR=1", "CI=true", "DEBIAN_FRONTEND=noninteractive",
 		"PAGER=less", "GIT_PAGER=cat", "EDITOR=vim", "VISUAL=vim", "GIT_TERMINAL_PROMPT=0", "GIT_AUTHOR_NAME=Ann", "GIT_AUTHOR_EMAIL=ann@example.org", "GIT_COMMITTER_NAME=Ann", "EMAIL=ann@example.org",
 		"CC=clang", "CXX=clang++", "CFLAGS=-O2", "CXXFLAGS=-O2", "LDFLAGS=-s", "SOURCE_DATE_EPOCH=1", "CMAKE_GENERATOR=Ninja", "CMAKE_BUILD_PARALLEL_LEVEL=4", "OMP_NUM_THREADS=2", "TOKENIZERS_PARALLELISM=false",
-		"GOFLAGS=-mod=mod", "GOPROXY=https://proxy.golang.org,direct", "GOPRIVATE=example.org/x", "GOSUMDB=off", "GOTOOLCHAIN=local", "GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=0", "GOMAXPROCS=2", "GODEBUG=madvdontneed=1",
+		"GOFLAGS=-mod=mod", "GOPROXY=off", "GOPRIVATE=example.org/x", "GOSUMDB=off", "GOTOOLCHAIN=local", "GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=0", "GOMAXPROCS=2", "GODEBUG=madvdontneed=1",
 		"GOPATH=/home/ann/go", "GOROOT=/usr/local/go", "GOCACHE=/home/ann/.cache/go-build", "GOMODCACHE=/home/ann/go/pkg/mod", "GOBIN=/home/ann/go/bin",
 		"PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1", "PYTHONHASHSEED=0", "PYTHONUTF8=1", "PYTHONIOENCODING=utf-8", "PYTHONPATH=/home/ann/src/app:/home/ann/src/app/lib", "PYTEST_ADDOPTS=-q", "PYENV_ROOT=/home/ann/.pyenv",
-		"PYENV_VERSION=3.12.1", "VIRTUAL_ENV=/home/ann/src/app/.venv", "CONDA_DEFAULT_ENV=base", "PIP_NO_INPUT=1", "PIP_INDEX_URL=https://pypi.org/simple", "UV_LINK_MODE=copy", "DJANGO_SETTINGS_MODULE=app.settings",
-		"NODE_ENV=test", "NODE_NO_WARNINGS=1", "npm_config_registry=https://registry.npmjs.org/", "NEXT_TELEMETRY_DISABLED=1", "NODE_PATH=/usr/lib/node_modules", "NVM_DIR=/home/ann/.nvm",
+		"PYENV_VERSION=3.12.1", "VIRTUAL_ENV=/home/ann/src/app/.venv", "CONDA_DEFAULT_ENV=base", "PIP_NO_INPUT=1", "PIP_INDEX_URL=file:///srv/wheels", "UV_LINK_MODE=copy", "DJANGO_SETTINGS_MODULE=app.settings",
+		"NODE_ENV=test", "NODE_NO_WARNINGS=1", "npm_config_registry=file:///srv/npm", "NEXT_TELEMETRY_DISABLED=1", "NODE_PATH=/usr/lib/node_modules", "NVM_DIR=/home/ann/.nvm",
 		"RUST_BACKTRACE=1", "RUST_LOG=debug", "RUSTFLAGS=-Cdebuginfo=0", "CARGO_HOME=/home/ann/.cargo", "RUSTUP_HOME=/home/ann/.rustup", "CARGO_INCREMENTAL=0", "CARGO_TERM_COLOR=always", "CARGO_PROFILE_DEV_DEBUG=0", "CARGO_TARGET_DIR=/home/ann/src/app/target",
 		"JAVA_HOME=/usr/lib/jvm/java-21", "GRADLE_USER_HOME=/home/ann/.gradle", "RAILS_ENV=test", "RACK_ENV=test", "MIX_ENV=test", "DOTNET_NOLOGO=1", "DOTNET_ROOT=/usr/share/dotnet", "ASDF_NODEJS_VERSION=20.1.0",
 		"HTTP_PROXY=http://proxy:3128", "https_proxy=http://proxy:3128", "NO_PROXY=localhost,.local", "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt", "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt", "PKG_CONFIG_PATH=/usr/lib/pkgconfig", "XDG_CACHE_HOME=/home/ann/.cache", "SHELL=/bin/zsh",
@@ -48,7 +48,7 @@ var inherited = []struct {
 		"SLACK_BOT_TOKEN=x", "SLACK_WEBHOOK_URL=x", "DISCORD_TOKEN=x", "TELEGRAM_TOKEN=x", "STRIPE_SECRET_KEY=x", "TWILIO_AUTH_TOKEN=x", "SENDGRID_API_KEY=x", "SENTRY_DSN=x", "SENTRY_AUTH_TOKEN=x", "DD_API_KEY=x", "NEW_RELIC_LICENSE_KEY=x", "DOCKER_PASSWORD=x", "DOCKER_AUTH_CONFIG=x",
 		"KUBECONFIG=/home/ann/.kube/config", "BORG_PASSPHRASE=x", "RESTIC_PASSWORD=x", "RESTIC_PASSWORD_FILE=/x", "SOPS_AGE_KEY=x", "ANSIBLE_VAULT_PASSWORD_FILE=/x", "TF_VAR_db_password=x", "MNEMONIC=x", "CI_JOB_TOKEN=x", "ACTIONS_RUNTIME_TOKEN=x", "ACTIONS_ID_TOKEN_REQUEST_TOKEN=x",
 		// Secrets by value, under names that would pass.
-		"HTTPS_PROXY=http://ann:hunter2@proxy:3128", "http_proxy=http://ann:hunter2@proxy:3128", "PIP_EXTRA_INDEX_URL=https://a.org/simple https://u:p@b.org/simple", "GOPROXY=https://a.org,https://u:p@b.org|direct", "UV_INDEX_URL=https://token@b.org/simple", "npm_config_registry=https://u:p@r.org/",
+		"HTTPS_PROXY=http://ann:hunter2@proxy:3128", "http_proxy=http://ann:hunter2@proxy:3128", "PIP_EXTRA_INDEX_URL=https://a.org/simple https://u:p@b.org/simple", "GOPROXY=" + "https://a.org,https://u:p@b.org|direct", "UV_INDEX_URL=https://token@b.org/simple", "npm_config_registry=" + "https://u:p@r.org/",
 		"GOFLAGS=ghp_0123456789abcdef0123456789abcdef0123", "PYTEST_ADDOPTS=sk-ant-api03-0123456789abcdef", "EMAIL=eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.e30.x",
 		// Doors.
 		"LD_PRELOAD=/usr/lib/x.so", "LD_LIBRARY_PATH=/opt/x/lib", "LD_AUDIT=/x.so", "BASH_ENV=/home/ann/.bashenv", "ENV=/home/ann/.shrc", "PROMPT_COMMAND=x", "BASH_FUNC_which%%=() { x; }", "ZDOTDIR=/home/ann/.zsh", "PYTHONSTARTUP=/home/ann/.pyrc", "PYTHONHOME=/usr", "PERL5OPT=-Mx", "PERL5LIB=/home/ann/perl5", "RUBYOPT=-rx",

@@ -86,6 +86,8 @@ func (c *chain) next(e entry) bool {
 	}
 	isRepair := e.Schema == RepairSchema
 	switch {
+	case !e.sealed:
+		return c.fail(e.line, "its seal is not the hash of its content: it was changed")
 	case c.tornBytes > 0 && !isRepair:
 		return c.fail(c.tornLine, c.tornErr.Error())
 	case c.tornBytes == 0 && isRepair:

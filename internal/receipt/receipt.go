@@ -42,11 +42,28 @@ type repair struct {
 	Receipt
 	Torn      string `json:"torn"`
 	TornBytes int64  `json:"torn_bytes"`
+	sealed    bool   // the line's seal is right
 }
 
 func digest(b []byte) string {
 	sum := blake3.Sum256(b)
 	return "blake3:" + hex.EncodeToString(sum[:])
+}
+
+// sealField comes last in a line and holds the hash of all before it, so that a
+// changed line shows by itself, the last one too. (Whoever computes it anew
+// meets the next line's prev.)
+const sealField = `,"seal":"`
+
+const sealLength = len(sealField) + len(Genesis) + len(`"}`)
+
+// unsealed returns a line without its seal, and whether that is the right one.
+func unsealed(line []byte) (rest []byte, sound bool) {
+	at := len(line) - sealLength
+	if at < 0 || !bytes.HasPrefix(line[at:], []byte(sealField)) {
+		return line, false
+	}
+	return line[:at], string(line[at:]) == sealField+digest(line[:at])+`"}`
 }
 
 // parse reads one line, without its newline. What is not a receipt or a repair
@@ -68,6 +85,7 @@ func parse(line []byte) (repair, error) {
 	}
 	r.Hash = digest(line)
 	r.Raw = line
+	_, r.sealed = unsealed(line)
 	return r, nil
 }
 
@@ -86,7 +104,11 @@ func format(r Receipt, fields []byte) ([]byte, error) {
 	} else {
 		line = append(line, '}')
 	}
-	return append(line, '\n'), nil
+	line = line[:len(line)-1] // the last brace
+	seal := digest(line)
+	line = append(line, sealField...)
+	line = append(line, seal...)
+	return append(line, "\"}\n"...), nil
 }
 
 // fieldsOf returns record as one JSON object that holds none of the chain's
@@ -100,11 +122,11 @@ func fieldsOf(record any) ([]byte, error) {
 		return nil, errors.New("the record is not a JSON object")
 	}
 	// Matched without regard to case, as the reader does.
-	var chain struct{ Schema, ID, Time, Prev json.RawMessage }
+	var chain struct{ Schema, ID, Time, Prev, Seal json.RawMessage }
 	if err := json.Unmarshal(fields, &chain); err != nil {
 		return nil, err
 	}
-	for name, value := range map[string]json.RawMessage{"schema": chain.Schema, "id": chain.ID, "time": chain.Time, "prev": chain.Prev} {
+	for name, value := range map[string]json.RawMessage{"schema": chain.Schema, "id": chain.ID, "time": chain.Time, "prev": chain.Prev, "seal": chain.Seal} {
 		if value != nil {
 			return nil, fmt.Errorf("the record has a field %q of its own, which belongs to the log", name)
 		}

@@ -168,13 +168,23 @@ func TestTampering(t *testing.T) {
 		"changed": {func(l [][]byte) [][]byte {
 			l[1] = bytes.Replace(l[1], []byte("success"), []byte("failed!"), 1)
 			return l
+		}, 2},
+		"last changed": {func(l [][]byte) [][]byte {
+			l[4] = bytes.Replace(l[4], []byte("success"), []byte("failed!"), 1)
+			return l
+		}, 5},
+		"changed and sealed anew": {func(l [][]byte) [][]byte {
+			rest, _ := unsealed(bytes.TrimSuffix(l[1], []byte("\n")))
+			rest = bytes.Replace(rest, []byte("success"), []byte("failed!"), 1)
+			l[1] = []byte(string(rest) + sealField + digest(rest) + "\"}\n")
+			return l
 		}, 3},
 		"dropped":    {func(l [][]byte) [][]byte { return append(l[:1], l[2:]...) }, 2},
 		"first gone": {func(l [][]byte) [][]byte { return l[1:] }, 1},
 		"doubled":    {func(l [][]byte) [][]byte { return append(l[:2], l[1:]...) }, 3},
 		"swapped":    {func(l [][]byte) [][]byte { l[1], l[2] = l[2], l[1]; return l }, 2},
 		"garbage":    {func(l [][]byte) [][]byte { l[2] = []byte("garbage\n"); return l }, 3},
-		"spaces":     {func(l [][]byte) [][]byte { l[1] = append([]byte(" "), l[1]...); return l }, 3},
+		"spaces":     {func(l [][]byte) [][]byte { l[1] = append([]byte(" "), l[1]...); return l }, 2},
 		"blank line": {func(l [][]byte) [][]byte { l[1] = append([]byte("\n"), l[1]...); return l }, 2},
 	} {
 		l := open(t, t.TempDir())

@@ -1,0 +1,92 @@
+package changeset
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+func TestSameIndex(t *testing.T) {
+	dir := t.TempDir()
+	git := func(args ...string) {
+		t.Helper()
+		cmd := exec.Command("git", append([]string{"-C", dir, "-c", "user.name=a", "-c", "user.email=a@b"}, args...)...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+	}
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	index := func() []byte {
+		t.Helper()
+		b, err := os.ReadFile(filepath.Join(dir, ".git/index"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	git("init", "-q")
+	write("a", "one")
+	write("longer name", "two")
+	git("add", ".")
+	before := index()
+	if !sameIndex(before, before) {
+		t.Fatal("an index is not the same as itself")
+	}
+
+	// The same content under new inodes: git rewrites what it remembers.
+	for _, name := range []string{"a", "longer name"} {
+		text, _ := os.ReadFile(filepath.Join(dir, name))
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+		write("filler "+name, "")
+		write(name, string(text))
+		if err := os.Remove(filepath.Join(dir, "filler "+name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	git("update-index", "--refresh")
+	refreshed := index()
+	if string(refreshed) == string(before) {
+		t.Fatal("git did not rewrite its index: the test shows nothing")
+	}
+	if !sameIndex(before, refreshed) {
+		t.Error("a refreshed index is not the same")
+	}
+
+	for what, change := range map[string]func(){
+		"content":    func() { write("a", "three"); git("add", "a") },
+		"mode":       func() { git("update-index", "--chmod=+x", "a") },
+		"a name":     func() { write("b", ""); git("add", "b") },
+		"a flag":     func() { git("update-index", "--assume-unchanged", "a") },
+		"more flags": func() { write("n", "x"); git("add", "-N", "n") },
+		"a removal":  func() { git("rm", "-q", "--cached", "longer name") },
+	} {
+		previous := index()
+		change()
+		if sameIndex(previous, index()) {
+			t.Errorf("%s changed and the index is called the same", what)
+		}
+		if !sameIndex(index(), index()) {
+			t.Errorf("after %s an index is not the same as itself", what)
+		}
+	}
+	if sameIndex([]byte("DIRC"), []byte("DIRC")) || sameIndex(nil, nil) || sameIndex(before[:40], before[:40]) {
+		t.Error("what is no index is called the same")
+	}
+}
+
+func FuzzSameIndex(f *testing.F) {
+	f.Add([]byte("DIRC\x00\x00\x00\x02\x00\x00\x00\x00"))
+	f.Fuzz(func(t *testing.T, index []byte) {
+		if _, ok := indexEntries(index); ok != sameIndex(index, index) {
+			t.Error("an index that is understood is not the same as itself")
+		}
+	})
+}

@@ -115,7 +115,9 @@ func (w *tree) compare(dir treeDir, name string, st fsat.Stat) error {
 	}
 	if reason != "" {
 		w.blocked[path] = true
-		if !git {
+		// One that the branch copied is nothing that the box made.
+		copied := rec != nil && rec.Copy.Type == st.Type && path != hutchDir
+		if !git && !copied {
 			w.skip(path, reason)
 		}
 		return nil

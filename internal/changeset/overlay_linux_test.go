@@ -297,7 +297,11 @@ func (op operation) apply(dir string) error {
 		if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSymlink != 0 {
 			return errors.New("not this")
 		}
-		return os.Chmod(path, op.Mode)
+		mode := op.Mode
+		if st, err := os.Lstat(path); err == nil && st.IsDir() && os.Geteuid() != 0 {
+			mode |= 0o700 // or the naive comparison could not look into it
+		}
+		return os.Chmod(path, mode)
 	case "link":
 		return os.Link(path, to)
 	case "touch":

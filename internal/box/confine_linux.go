@@ -136,7 +136,7 @@ func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
 	if r.privileged {
 		b.User = r.user
 	}
-	if b.Processes > 0 && r.privileged && r.user.UID == 0 {
+	if slices.Contains(r.ungiven, "pids") && r.privileged && r.user.UID == 0 {
 		return errors.New("--pids: this host gives no cgroup, and the kernel does not count processes of uid 0; use --user with an ordinary user")
 	}
 	r.view()
@@ -233,8 +233,10 @@ func (r *run) jail() (*policy.Box, error) {
 	for i := range r.group.Procs() {
 		b.CgroupFDs = append(b.CgroupFDs, jail.CgroupFD(i))
 	}
-	if slices.Contains(r.ungiven, "pids") {
-		b.Processes = uint64(r.Limits.Pids) + 1
+	if r.Limits.Pids > 0 {
+		// Beside the cgroup, which refuses a fork only when nearly all of it
+		// is done: a fork bomb then takes seconds to die.
+		b.Processes = uint64(r.Limits.Pids) + 1 // PID 1 is not the command's
 	}
 	return b, nil
 }

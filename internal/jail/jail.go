@@ -22,7 +22,7 @@ const (
 	Missing                          // a step that may fail did; Text: what
 	FD                               // A: tag; FD
 	Ready                            // the plan is done, commands may start
-	Started                          // A: pid in the box, B: CLOCK_MONOTONIC ns
+	Started                          // A: pid in the box, B: CLOCK_MONOTONIC ns; C, D: user and system µs that making the box took
 	NotStarted                       // Err: errno of exec; Text: the command, or "cwd"
 	Exited                           // A: wait status, B: CLOCK_MONOTONIC ns, C: user µs, D: system µs
 	Failed                           // a step failed and the box is gone; Err, Op, Step, Text

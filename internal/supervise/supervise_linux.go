@@ -36,6 +36,7 @@ type follower struct {
 	exited   bool
 	ended    time.Time
 	memory   memoryPoller
+	making   time.Duration // processor time that making the box took
 	unreaped time.Duration // processor time of what was alive when the box was killed
 	setupBy  time.Time
 	buf      []byte
@@ -325,6 +326,7 @@ func (f *follower) receive() (gone bool) {
 			}
 		case jail.Started:
 			f.began = r.B
+			f.making = time.Duration(r.C+r.D) * time.Microsecond
 			age := time.Duration(monotonic() - r.B)
 			now := time.Now()
 			if f.Limits.Timeout > 0 {
@@ -459,7 +461,7 @@ func (f *follower) drain(fd *int, to *Capture) {
 func (f *follower) finish() {
 	r := &f.result
 	usage, err := f.Box.Reap()
-	r.CPU = time.Duration(usage.Utime.Nano()+usage.Stime.Nano()) + f.unreaped
+	r.CPU = max(time.Duration(usage.Utime.Nano()+usage.Stime.Nano())-f.making, 0) + f.unreaped
 	if err != nil && r.End != BoxFailed {
 		r.End, r.Failure = BoxFailed, fmt.Errorf("wait for the box: %w", err)
 	}

@@ -354,7 +354,7 @@ func (w *overlay) isWhiteout(path string, st fsat.Stat, xwhiteouts bool) (bool, 
 // means that the file replaced what was there, which is not known then.
 func (w *overlay) entry(ch *change) (ino uint64, copied bool) {
 	copied = ch.after != nil && ch.after.origin
-	ino = w.directory(ch.path)
+	ino, _ = w.base(ch.path)
 	if ino == 0 || ch.before != nil && ch.before.stat.Ino == ino {
 		return ino, copied
 	}
@@ -366,14 +366,26 @@ func (w *overlay) entry(ch *change) (ino uint64, copied bool) {
 	return ino, copied
 }
 
+// directory returns the inode of the workspace's directory at path. A file in
+// its place, moved there in the box, shows the number it had elsewhere.
 func (w *overlay) directory(path string) uint64 {
+	ino, t := w.base(path)
+	if t != fsat.Directory {
+		return 0
+	}
+	return ino
+}
+
+// base returns the inode of the workspace that the live overlay shows at path, 0
+// when that is not known, and the type of what is there.
+func (w *overlay) base(path string) (uint64, fsat.Type) {
 	upper, ok := w.plain[path]
 	if !ok || w.src.Merged < 0 {
-		return 0
+		return 0, fsat.Unknown
 	}
 	st, err := fsat.Lstat(w.src.Merged, path)
 	if err != nil {
-		return 0
+		return 0, fsat.Unknown
 	}
 	ino := st.Ino
 	if !w.sameFS {
@@ -381,12 +393,12 @@ func (w *overlay) directory(path string) uint64 {
 		// file system in the top bit, and those it made up in the next;
 		// without it, none can be trusted.
 		if ino>>62 != 0b10 {
-			return 0
+			return 0, fsat.Unknown
 		}
-		return ino &^ (1 << 63)
+		return ino &^ (1 << 63), st.Type
 	}
 	if ino == upper {
-		return 0
+		return 0, fsat.Unknown
 	}
-	return ino
+	return ino, st.Type
 }

@@ -643,3 +643,24 @@ func BenchmarkTenChangesIn100000Files(bench *testing.B) {
 	bench.ReportMetric(float64(best.Nanoseconds())/1e3, "best-µs")
 	bench.ReportMetric(float64(cpu)/1e3/float64(bench.N), "cpu-µs/op")
 }
+
+// A file moved to where a directory was takes its own number along, which is
+// not the directory's.
+func TestOverlayFileInPlaceOfADirectory(t *testing.T) {
+	b := setUp(t)
+	must(t, os.Mkdir(b.host+"/dir", 0o755))
+	write(t, b.host+"/dir/inside", "x")
+	write(t, b.host+"/file", "y")
+	b.mount()
+	defer b.close()
+	must(t, os.RemoveAll(b.merged+"/dir"))
+	must(t, os.Rename(b.merged+"/file", b.merged+"/dir"))
+	c := b.read()
+	want := inode(t, b.host, "dir")
+	if got, ok := c.Ancestors["dir"]; ok && got != want {
+		t.Errorf("the directory that was there is said to have inode %d; it had %d", got, want)
+	}
+	if len(c.Entries) != 3 {
+		t.Errorf("entries %+v", c.Entries)
+	}
+}

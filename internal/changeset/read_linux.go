@@ -124,10 +124,11 @@ func (r *reader) found(ch change) {
 	r.changes = append(r.changes, ch)
 }
 
-// isIndex reports whether the change is of git's index, whose bytes change
-// without a change of meaning.
+// isIndex reports whether the change is of an index of git, a submodule's and a
+// worktree's too: its bytes change without a change of meaning.
 func (ch *change) isIndex() bool {
-	return ch.path == gitDir+"/index" && ch.before != nil && ch.after != nil && ch.before.plain() && ch.after.plain()
+	_, name := fsat.Split(ch.path)
+	return ch.git && name == "index" && ch.before != nil && ch.after != nil && ch.before.plain() && ch.after.plain()
 }
 
 // maxIndex bounds what is read to compare two indexes: some 500,000 files.

@@ -107,13 +107,7 @@ func (f *runFlags) run(cmd *cobra.Command, args []string) error {
 	signals := make(chan os.Signal, 4)
 	forwarded := make(chan syscall.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	go func() {
-		for s := range signals {
-			if s, ok := s.(syscall.Signal); ok {
-				forwarded <- s
-			}
-		}
-	}()
+	go forward(signals, forwarded)
 	opts.Signals = forwarded
 	if f.tty {
 		resized, restore := enterRaw(os.Stdin)
@@ -131,6 +125,7 @@ func (f *runFlags) run(cmd *cobra.Command, args []string) error {
 		}
 	}
 	if err != nil {
+		f.notes(out)
 		return err
 	}
 	f.explain(out)
@@ -138,6 +133,32 @@ func (f *runFlags) run(cmd *cobra.Command, args []string) error {
 		return exit(out.ExitCode)
 	}
 	return nil
+}
+
+// patience is how long hutch may go on after a signal: enough for the command
+// to end and for its change to be dropped.
+const patience = 5 * time.Second
+
+// forward hands signals to the run. One that has not ended the process after a
+// while ends it as if nobody had caught it: the box dies with us, and a
+// promotion is made to be interrupted.
+func forward(from <-chan os.Signal, to chan<- syscall.Signal) {
+	for received := range from {
+		s, ok := received.(syscall.Signal)
+		if !ok {
+			continue
+		}
+		select {
+		case to <- s:
+		default: // enough were sent
+		}
+		time.AfterFunc(patience, func() {
+			signal.Reset(s)
+			if self, err := os.FindProcess(os.Getpid()); err == nil {
+				_ = self.Signal(s)
+			}
+		})
+	}
 }
 
 // explain says on standard error what the command's own output does not.
@@ -155,11 +176,9 @@ func (f *runFlags) explain(out *hutch.Outcome) {
 	case out.Error != "":
 		say("%s", out.Error)
 	}
+	f.notes(out)
 	if f.json {
 		return
-	}
-	for _, note := range out.Notes {
-		say("%s", note)
 	}
 	if f.commit {
 		for _, skipped := range out.Skipped[:min(len(out.Skipped), 10)] {
@@ -168,6 +187,16 @@ func (f *runFlags) explain(out *hutch.Outcome) {
 	}
 	if out.Kept {
 		say("the box is kept: hutch diff %s, hutch commit %s, hutch discard %s", out.ID, out.ID, out.ID)
+	}
+}
+
+// notes says what is worth knowing besides; with --json it is in the outcome.
+func (f *runFlags) notes(out *hutch.Outcome) {
+	if f.json {
+		return
+	}
+	for _, note := range out.Notes {
+		fmt.Fprintln(os.Stderr, "hutch: "+oneLine(note))
 	}
 }
 

@@ -233,6 +233,7 @@ func (r *run) jail() (*policy.Box, error) {
 	for i := range r.group.Procs() {
 		b.CgroupFDs = append(b.CgroupFDs, jail.CgroupFD(i))
 	}
+	b.Memory = r.Limits.Memory
 	if r.Limits.Pids > 0 {
 		// Beside the cgroup, which refuses a fork only when nearly all of it
 		// is done: a fork bomb then takes seconds to die.

@@ -46,7 +46,7 @@ func (s *Store) openKept(id string) (*kept, error) {
 
 func (k *kept) load() error {
 	var err error
-	if k.ws, err = workspace.Open(k.record.Workspace, true); err != nil {
+	if k.ws, err = workspace.Open(string(k.record.RawWorkspace), true); err != nil {
 		return fmt.Errorf("box %s: %w", k.id, err)
 	}
 	if k.layer, err = fsat.OpenDir(k.fd, k.record.Layer); err != nil {
@@ -204,7 +204,7 @@ func (s *Store) Discard(id string) error {
 	defer d.close()
 	if record.State == Committing {
 		// Its promotion may have passed the commit point: finish that first.
-		if err := s.RecoverWorkspace(record.Workspace); err != nil {
+		if err := s.RecoverWorkspace(string(record.RawWorkspace)); err != nil {
 			return err
 		}
 	}
@@ -348,13 +348,13 @@ func (s *Store) Collect(b Budget, workspacePath string) (Collected, error) {
 	for _, base := range s.bases() {
 		entries, _ := os.ReadDir(base)
 		for _, e := range entries {
-			if strings.HasSuffix(e.Name(), rescued) {
+			crashed, saved := false, strings.HasSuffix(e.Name(), rescued)
+			if saved && !old(e, b.Age) {
 				continue
 			}
-			crashed := false
 			err := s.clear(filepath.Join(base, e.Name()), func(r *Record) bool {
-				crashed = r == nil
-				return crashed && old(e, settled) || r != nil && !keep[r.ID]
+				crashed = r == nil && !saved
+				return saved || crashed && old(e, settled) || r != nil && !keep[r.ID]
 			})
 			switch {
 			case errors.Is(err, errBusy):

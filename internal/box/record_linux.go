@@ -107,7 +107,11 @@ func (r *run) receipt() ([]byte, error) { return json.Marshal(r.fields()) }
 func (r *run) record() error {
 	promoted := r.out.Committed && r.out.FilesystemModified
 	if _, err := r.store.Receipts.Append(r.id, r.fields(), promoted); err != nil {
-		return fmt.Errorf("the run is over (%s), but its receipt could not be written: %w", r.out.Status, err)
+		what := "the run is over"
+		if promoted {
+			what = "the change was promoted"
+		}
+		return fmt.Errorf("%s, but its receipt could not be written: %w", what, err)
 	}
 	r.out.Receipt = r.id
 	return nil

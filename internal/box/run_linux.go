@@ -51,6 +51,7 @@ type run struct {
 	layer   int // directory of the layer; -1
 	changes *changeset.Changeset
 	keep    string // why the box must stay; "" when it need not
+	saved   bool   // a layer that was in RAM is on the disk
 }
 
 // Run runs one command on a branch of a workspace and returns what became of
@@ -157,7 +158,15 @@ func (r *run) inBox(strategies []workspace.Strategy, removed chan<- error) error
 	}
 	r.output()
 	go clean() // a dozen directories, while the receipt is written
-	return errors.Join(err, r.record())
+	if unrecorded := r.record(); unrecorded != nil {
+		r.out.Status, r.out.ExitCode = outcome.Error, outcome.ExitHutch
+		err = errors.Join(err, unrecorded)
+		r.out.Error = err.Error()
+	}
+	// Last, since nobody knows how long the reader takes.
+	r.stdout.Flush()
+	r.stderr.Flush()
+	return err
 }
 
 // strategies lists what to try, in order.

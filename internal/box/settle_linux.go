@@ -138,11 +138,18 @@ func (r *run) read() error {
 	if r.RAM {
 		r.layer, r.result.Layer = r.result.Layer, -1
 	} else {
-		fd, err := fsat.OpenDir(r.dir.fd, r.branch.Layer)
+		fd, err := fsat.OpenPath(r.dir.fd, r.branch.Layer)
 		if err != nil {
 			return fmt.Errorf("open the layer: %w", err)
 		}
 		r.layer = fd
+	}
+	// The box may have taken its owner's rights from its root, whose mode is no
+	// part of a change.
+	if st, err := fsat.Fstat(r.layer); err == nil && st.Mode&0o700 != 0o700 {
+		if err := fsat.Chmod(r.layer, st.Mode|0o700); err != nil {
+			return fmt.Errorf("open the layer: %w", err)
+		}
 	}
 	var err error
 	r.changes, err = r.readChanges(r.Git)
@@ -177,6 +184,12 @@ func xattrPrefix(trusted bool) string {
 
 // commit promotes what was read.
 func (r *run) commit() error {
+	for _, skipped := range r.changes.Skipped {
+		if skipped.Reason == changeset.TooLong {
+			r.keep = "error"
+			return errors.Join(fmt.Errorf("not promoted, box %s is kept: %.80q…: %s", r.id, skipped.Path, skipped.Reason), r.preserve())
+		}
+	}
 	if r.changes.Empty() {
 		r.out.Committed = true
 	} else {
@@ -236,7 +249,7 @@ func (r *run) preserve() error {
 		return err
 	}
 	err := r.dir.write(&Record{
-		ID: r.id, State: Kept, Reason: r.keep, Created: time.Now().UTC(), Workspace: r.ws.Path, Argv: r.Argv,
+		ID: r.id, State: Kept, Reason: r.keep, Created: time.Now().UTC(), Workspace: r.ws.Path, RawWorkspace: []byte(r.ws.Path), Argv: r.Argv,
 		Status: string(r.out.Status), ExitCode: r.out.ExitCode, Strategy: r.branch.Strategy, Form: r.branch.Form, Layer: r.branch.Layer,
 		Trusted: r.trusted, Stamp: r.stamp, Files: len(changes.Entries), Receipt: r.id,
 	})
@@ -263,6 +276,12 @@ func (r *run) rescue(cause error) error {
 
 // saveRAM moves a layer that would go with this process to the disk.
 func (r *run) saveRAM() error {
+	if r.saved {
+		return nil
+	}
+	if err := fsat.RemoveAll(r.dir.fd, "upper"); err != nil { // of an attempt that failed
+		return stateError(err)
+	}
 	if err := unix.Mkdirat(r.dir.fd, "upper", 0o700); err != nil {
 		return stateError(err)
 	}
@@ -275,6 +294,7 @@ func (r *run) saveRAM() error {
 		return fmt.Errorf("keep the layer that was in RAM: %w", err)
 	}
 	r.branch.Layer = "upper"
+	r.saved = true
 	return nil
 }
 

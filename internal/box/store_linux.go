@@ -71,21 +71,24 @@ const (
 
 // Record is a kept box on disk.
 type Record struct {
-	ID        string             `json:"id"`
-	State     State              `json:"state"`
-	Reason    string             `json:"reason"` // why it was kept: "preserve", "conflict", "git", "error"
-	Created   time.Time          `json:"created"`
-	Workspace string             `json:"workspace"`
-	Argv      []string           `json:"argv"`
-	Status    string             `json:"status"`
-	ExitCode  int                `json:"exit_code"`
-	Strategy  workspace.Strategy `json:"strategy"`
-	Form      changeset.Form     `json:"form"`
-	Layer     string             `json:"layer"` // name in the box's directory
-	Trusted   bool               `json:"trusted"`
-	Stamp     workspace.Stamp    `json:"stamp"`
-	Files     int                `json:"files"` // entries of its changeset
-	Receipt   string             `json:"receipt"`
+	ID        string    `json:"id"`
+	State     State     `json:"state"`
+	Reason    string    `json:"reason"` // why it was kept: "preserve", "conflict", "git", "error"
+	Created   time.Time `json:"created"`
+	Workspace string    `json:"workspace"`
+	// RawWorkspace is Workspace where that is not UTF-8, which JSON would
+	// change: base64.
+	RawWorkspace []byte             `json:"raw_workspace"`
+	Argv         []string           `json:"argv"`
+	Status       string             `json:"status"`
+	ExitCode     int                `json:"exit_code"`
+	Strategy     workspace.Strategy `json:"strategy"`
+	Form         changeset.Form     `json:"form"`
+	Layer        string             `json:"layer"` // name in the box's directory
+	Trusted      bool               `json:"trusted"`
+	Stamp        workspace.Stamp    `json:"stamp"`
+	Files        int                `json:"files"` // entries of its changeset
+	Receipt      string             `json:"receipt"`
 }
 
 // dir is the open directory of one box.

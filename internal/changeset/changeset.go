@@ -21,7 +21,7 @@ type State struct {
 	GID    uint32            `json:"gid"`
 	Size   int64             `json:"size"`             // bytes; regular files
 	Target string            `json:"target,omitempty"` // raw text of a symlink
-	Digest string            `json:"digest,omitempty"` // "blake3:<hex>" of a regular file's content
+	Digest string            `json:"digest,omitempty"` // "blake3:<hex>" of a regular file's content; "blake3-sparse:<hex>" of a mostly empty one's data and where it lies
 	Mtime  fsat.Time         `json:"mtime"`
 	Xattrs map[string][]byte `json:"xattrs,omitempty"` // user.* only, overlay's own left out
 }
@@ -58,6 +58,9 @@ type Entry struct {
 	// live overlay tells that it was renamed, it is not marked.)
 	CopiedUp bool `json:"copied_up,omitempty"`
 }
+
+// TooLong is the reason for which a path is skipped that no program could name.
+const TooLong = "path longer than PATH_MAX"
 
 // Skipped is a path in the layer that can never be promoted, and why.
 type Skipped struct {

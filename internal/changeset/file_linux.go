@@ -1,6 +1,8 @@
 package changeset
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"runtime"
@@ -202,6 +204,15 @@ func (r *reader) loadMetacopy(f *file, fd int, buf []byte) error {
 
 func hashFile(fd int, buf []byte) (string, error) {
 	h := blake3.New()
+	if sparse, err := isSparse(fd); err != nil {
+		return "", err
+	} else if sparse {
+		return hashSparse(h, fd, buf)
+	}
+	return hashDense(h, fd, buf)
+}
+
+func hashDense(h *blake3.Hasher, fd int, buf []byte) (string, error) {
 	for {
 		n, err := unix.Read(fd, buf)
 		if errors.Is(err, unix.EINTR) {
@@ -215,6 +226,86 @@ func hashFile(fd int, buf []byte) (string, error) {
 		}
 		h.Write(buf[:n])
 	}
+}
+
+// agree gives both sides of a change the same kind of digest where their sizes
+// are equal: of two equal files one may be sparse. The other one is not, so its
+// length is no longer free.
+func (r *reader) agree(ch *change) error {
+	if ch.before == nil || ch.after == nil || ch.before.size() != ch.after.size() || ch.before.digest == "" || ch.after.digest == "" {
+		return nil
+	}
+	sparse := ch.after
+	if strings.HasPrefix(ch.before.digest, sparseTag) {
+		sparse = ch.before
+	}
+	if strings.HasPrefix(ch.before.digest, sparseTag) == strings.HasPrefix(ch.after.digest, sparseTag) {
+		return nil
+	}
+	fd, err := sparse.root.openFile(sparse.path)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	sparse.digest, err = hashDense(blake3.New(), fd, make([]byte, readSize))
+	return err
+}
+
+// A file this large of which less than an eighth is there is sparse.
+const (
+	sparseSize  = 64 << 20
+	sparseRatio = 8
+)
+
+func isSparse(fd int) (bool, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return false, fmt.Errorf("read content: %w", err)
+	}
+	return st.Size >= sparseSize && st.Blocks*512 < st.Size/sparseRatio, nil
+}
+
+// hashSparse hashes the size, and every stretch of data with its place, in
+// blocks: how a file system joins stretches must not show.
+func hashSparse(h *blake3.Hasher, fd int, buf []byte) (string, error) {
+	fail := func(err error) (string, error) { return "", fmt.Errorf("read content: %w", err) }
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fail(err)
+	}
+	number := func(n int64) { h.Write(binary.LittleEndian.AppendUint64(nil, uint64(n))) }
+	number(st.Size)
+	const block = 4 << 10
+	for at := int64(0); at < st.Size; {
+		data, err := unix.Seek(fd, at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			break
+		}
+		if err != nil {
+			return fail(err)
+		}
+		hole, err := unix.Seek(fd, data, unix.SEEK_HOLE)
+		if err != nil {
+			return fail(err)
+		}
+		for data -= data % block; data < hole; data += block {
+			n, err := unix.Pread(fd, buf[:block], data)
+			if errors.Is(err, unix.EINTR) {
+				data -= block
+				continue
+			}
+			if err != nil {
+				return fail(err)
+			}
+			if len(bytes.Trim(buf[:n], "\x00")) == 0 { // zeros that are written are as good as a hole
+				continue
+			}
+			number(data)
+			h.Write(buf[:n])
+		}
+		at = max(hole, data)
+	}
+	return formatTagged(sparseTag, h), nil
 }
 
 // userXattrs returns the user.* attributes of an open file, without those that

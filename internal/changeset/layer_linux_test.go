@@ -164,16 +164,18 @@ func TestLayerSpecialFiles(t *testing.T) {
 	must(t, unix.Mkfifo(h.layer+"/dir", 0o644))
 	must(t, unix.Mknod(h.layer+"/socket", unix.S_IFSOCK|0o644, 0))
 	write(t, h.layer+"/.hutch/txn-1/journal", "")
-	write(t, h.layer+"/sub/.hutch", "somebody's")
+	// At any depth: the directory it lies in may be a workspace tomorrow, and
+	// the journal would be believed.
+	write(t, h.layer+"/sub/.hutch/txn-1/journal", "")
 	want := []Skipped{
-		{".hutch", "hutch's own directory"}, {"dir", "fifo"}, {"fifo", "fifo"}, {"socket", "socket"},
+		{".hutch", "hutch's own directory"}, {"dir", "fifo"}, {"fifo", "fifo"}, {"socket", "socket"}, {"sub/.hutch", "hutch's own directory"},
 	}
 	if os.Geteuid() == 0 && inside() != userNS {
 		must(t, unix.Mknod(h.layer+"/device", unix.S_IFCHR|0o644, int(unix.Mkdev(1, 3))))
 		want = slices.Insert(want, 1, Skipped{"device", "device"})
 	}
 	c := h.read()
-	wantOps(t, c, map[string]Op{"sub": Created, "sub/.hutch": Created})
+	wantOps(t, c, map[string]Op{"sub": Created})
 	if !slices.Equal(c.Skipped, want) {
 		t.Errorf("skipped %q", c.Skipped)
 	}

@@ -207,7 +207,7 @@ func redirected(fd int, prefix, byName string) (path string, moved bool, err err
 		parent, _ := fsat.Split(byName)
 		path = fsat.Join(parent, path)
 	}
-	if path == hutchDir || strings.HasPrefix(path, hutchDir+"/") {
+	if isHutch(path) {
 		return "", false, forged
 	}
 	return path, true, nil
@@ -249,7 +249,7 @@ func (w *overlay) compare(dir overlayDir, fds openDirs, name string, inUpper, xw
 		return nil
 	}
 	if len(path) > maxPath {
-		w.skip(path, "path longer than PATH_MAX")
+		w.skip(path, TooLong)
 		return nil
 	}
 
@@ -302,7 +302,7 @@ func (w *overlay) compare(dir overlayDir, fds openDirs, name string, inUpper, xw
 		}
 	}
 
-	if path == hutchDir {
+	if name == hutchDir {
 		// Its deletion is how it is hidden from a box.
 		if after != nil {
 			w.skip(path, "hutch's own directory")

@@ -7,6 +7,8 @@ import (
 	"io"
 	"maps"
 	"os"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -92,6 +94,9 @@ func (r *reader) read() (*Changeset, error) {
 	c := &Changeset{Entries: []Entry{}, Skipped: r.skipped}
 	for i := range r.changes {
 		ch := &r.changes[i]
+		if err := r.agree(ch); err != nil {
+			return nil, err
+		}
 		if ch.same() {
 			continue
 		}
@@ -122,6 +127,13 @@ func (r *reader) found(ch change) {
 		return
 	}
 	r.changes = append(r.changes, ch)
+}
+
+// isHutch reports whether a path is, or lies in, a directory in which hutch keeps
+// transactions. At any depth: every directory can be a workspace, and a journal
+// that a box wrote would be believed there.
+func isHutch(path string) bool {
+	return slices.Contains(strings.Split(path, "/"), hutchDir)
 }
 
 // isIndex reports whether the change is of an index of git, a submodule's and a

@@ -108,15 +108,15 @@ func (w *tree) compare(dir treeDir, name string, st fsat.Stat) error {
 	}
 	reason := specialReason(st.Type)
 	switch {
-	case path == hutchDir:
+	case name == hutchDir:
 		reason = "hutch's own directory"
 	case len(path) > maxPath:
-		reason = "path longer than PATH_MAX"
+		reason = TooLong
 	}
 	if reason != "" {
 		w.blocked[path] = true
 		// One that the branch copied is nothing that the box made.
-		copied := rec != nil && rec.Copy.Type == st.Type && path != hutchDir
+		copied := rec != nil && rec.Copy.Type == st.Type
 		if !git && !copied {
 			w.skip(path, reason)
 		}
@@ -156,7 +156,7 @@ func untouched(was, is fsat.Stat) bool {
 func (w *tree) missing(path string) error {
 	parent, name := fsat.Split(path)
 	git := !w.src.Git && (path == gitDir || strings.HasPrefix(path, gitDir+"/"))
-	if path == "." || path == hutchDir || git && w.gitChanged || w.isBlocked(path) {
+	if path == "." || isHutch(path) || git && w.gitChanged || w.isBlocked(path) {
 		return nil
 	}
 	before, err := w.hostAt(path)

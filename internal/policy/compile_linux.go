@@ -56,6 +56,7 @@ type Box struct {
 	LandlockABI int      // 0: none
 	Filter      []byte   // struct sock_filter[]
 	NoFile      uint64   // RLIMIT_NOFILE; 0: as it is
+	Memory      int64    // bytes that private files may take; 0: half of the host's
 	Processes   uint64   // RLIMIT_NPROC, where no cgroup limits them; 0: as it is
 	CPUs        []int    // reserved for affinity
 }
@@ -79,8 +80,9 @@ const (
 // only the owner's mode bits there.
 var (
 	procMasked = []string{
-		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
-		"/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware",
+		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags",
+		"/proc/latency_stats", "/proc/pagetypeinfo", "/proc/sched_debug", "/proc/scsi", "/proc/slabinfo", "/proc/timer_list", "/proc/timer_stats",
+		"/proc/vmallocinfo", "/sys/devices/virtual/powercap", "/sys/firmware", "/sys/kernel/mm/damon",
 	}
 	procReadOnly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
@@ -137,14 +139,20 @@ func (b *Box) system(p *plan.Plan) {
 	p.Add(plan.Sysfs, attrProc|unix.MOUNT_ATTR_RDONLY, 1, 0, "/sys")
 	p.Add(plan.Dir, 0o755, 0, 0, "/dev")
 	for _, name := range devices {
-		p.Add(plan.Bind, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, 0, 0, "/dev/"+name, "/dev/"+name)
+		// Read-only: a device can be written all the same, but the host's node
+		// not be given another mode by a box that runs as its owner.
+		p.Add(plan.Bind, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, 0, 0, "/dev/"+name, "/dev/"+name)
 	}
 	p.Add(plan.Devpts, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, 0, 0, "/dev/pts")
 	for _, link := range [][2]string{{"pts/ptmx", "/dev/ptmx"}, {"/proc/self/fd", "/dev/fd"}, {"/proc/self/fd/0", "/dev/stdin"}, {"/proc/self/fd/1", "/dev/stdout"}, {"/proc/self/fd/2", "/dev/stderr"}} {
 		p.Add(plan.Symlink, 0, 0, 0, link[0], link[1])
 	}
 	// One tmpfs for all that is private, and so one bound for all of it.
-	p.Add(plan.Tmpfs, attrData, 0, 0, "", "mode=0700,size=50%")
+	size := "50%"
+	if b.Memory > 0 {
+		size = fmt.Sprint(b.Memory) // where no cgroup counts it
+	}
+	p.Add(plan.Tmpfs, attrData, 0, 0, "", "mode=0700,size="+size)
 	p.Add(plan.Rebind, 0o1777, 0, 0, "shm", "/dev/shm")
 	p.Add(plan.Rebind, 0o1777, 0, 0, "tmp", "/tmp")
 	p.Add(plan.Dir, 0o755, 0, 0, "/run")
@@ -250,6 +258,11 @@ func (b *Box) mounts(p *plan.Plan) error {
 	p.Add(plan.Mask, 0, 0, 0, filepath.Join(b.Workspace, ".hutch"))
 	for _, path := range b.Masks {
 		p.Add(plan.Mask, 0, 0, 0, path)
+	}
+	if b.Privileged && b.User.UID == 0 {
+		// Most of /proc is owned by uid 0 of the host, and the kernel keeps a
+		// mode that its owner gives it, for every mount of it.
+		p.Add(plan.ReadOnly, 0, 0, 0, "/proc")
 	}
 	return nil
 }

@@ -227,6 +227,7 @@ func TestHostile(t *testing.T) {
 		"double slash":    entry("d//x"),
 		"hutch":           entry(".hutch"),
 		"in hutch":        entry(".hutch/txn-x/journal"),
+		"hutch below":     entry("sub/.hutch/txn-x/journal"),
 		"root":            entry("."),
 		"through a link":  entry("out/new"),
 		"missing parent":  entry("none/new"),

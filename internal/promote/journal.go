@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -320,7 +321,8 @@ func (s *step) validate() error {
 	if s.Alter == nil {
 		return nil
 	}
-	if s.Alter.From.Mode&^0o7777 != 0 || s.Alter.To.Mode&^0o7777 != 0 || s.Alter.To.Mode&0o6000&^s.Alter.From.Mode != 0 {
+	if s.Alter.From.Mode&^0o7777 != 0 || s.Alter.To.Mode&^0o7777 != 0 || s.Alter.To.Mode&0o6000&^s.Alter.From.Mode != 0 ||
+		s.Before.Type != fsat.Directory && s.Alter.To.Mode&0o6000 != 0 {
 		return fmt.Errorf("modes %o to %o", s.Alter.From.Mode, s.Alter.To.Mode)
 	}
 	for _, x := range append(s.Alter.From.Xattrs[:len(s.Alter.From.Xattrs):len(s.Alter.From.Xattrs)], s.Alter.To.Xattrs...) {
@@ -336,7 +338,9 @@ func checkPath(rel string) error {
 	if err := fsat.Check(rel); err != nil {
 		return err
 	}
-	if rel == home || strings.HasPrefix(rel, home+"/") {
+	// At any depth: a transaction in a directory below would be believed when
+	// that directory is a workspace.
+	if slices.Contains(strings.Split(rel, "/"), home) {
 		return fmt.Errorf("%q is hutch's own directory", rel)
 	}
 	return nil

@@ -82,11 +82,17 @@ func (c *Capture) pump() {
 	}
 }
 
-// finish says that nothing will follow, and waits until all was streamed.
+// finish says that nothing will follow.
 func (c *Capture) finish() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.closed = true
 	c.more.Signal()
+}
+
+// Flush waits until all that was kept is streamed: as long as the reader takes.
+func (c *Capture) Flush() {
+	c.mu.Lock()
 	streamed := c.streamed
 	c.mu.Unlock()
 	if streamed != nil {

@@ -36,10 +36,11 @@ func TestCaptureIsNotHeldUpByItsStream(t *testing.T) {
 		t.Fatalf("%d bytes kept", c.Size())
 	}
 	done := make(chan struct{})
-	go func() { c.finish(); close(done) }()
+	c.finish() // does not wait
+	go func() { c.Flush(); close(done) }()
 	select {
 	case <-done:
-		t.Fatal("finish did not wait for the stream")
+		t.Fatal("Flush did not wait for the stream")
 	case <-time.After(20 * time.Millisecond):
 	}
 	close(reader.release)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 
@@ -23,23 +24,24 @@ const (
 // follower is the state of one Run.
 type follower struct {
 	*Command
-	result   Result
-	stdout   int // our ends of the pipes; -1 when closed
-	stderr   int
-	terminal int // master of the pseudo-terminal; -1
-	wake     int // eventfd: something is in calls
-	calls    chan call
-	began    uint64 // CLOCK_MONOTONIC ns; 0 before the command started
-	killAt   time.Time
-	deadline time.Time
-	killed   bool
-	exited   bool
-	ended    time.Time
-	memory   memoryPoller
-	making   time.Duration // processor time that making the box took
-	unreaped time.Duration // processor time of what was alive when the box was killed
-	setupBy  time.Time
-	buf      []byte
+	result    Result
+	stdout    int // our ends of the pipes; -1 when closed
+	stderr    int
+	terminal  int // master of the pseudo-terminal; -1
+	wake      int // eventfd: something is in calls
+	calls     chan call
+	listening sync.WaitGroup
+	began     uint64 // CLOCK_MONOTONIC ns; 0 before the command started
+	killAt    time.Time
+	deadline  time.Time
+	killed    bool
+	exited    bool
+	ended     time.Time
+	memory    memoryPoller
+	making    time.Duration // processor time that making the box took
+	unreaped  time.Duration // processor time of what was alive when the box was killed
+	setupBy   time.Time
+	buf       []byte
 }
 
 type call struct {
@@ -61,6 +63,7 @@ func (c *Command) Run() Result {
 	}
 	f.loop()
 	close(stop)
+	f.listening.Wait() // before its descriptor is closed, and becomes another's
 	f.drain(&f.stdout, c.Stdout)
 	f.drain(&f.stderr, c.Stderr)
 	f.finish()
@@ -74,7 +77,7 @@ func (f *follower) begin(stop chan struct{}) error {
 		return fmt.Errorf("eventfd: %w", err)
 	}
 	if f.Signals != nil || f.Done != nil {
-		go f.listen(stop)
+		f.listening.Go(func() { f.listen(stop) })
 	}
 	var inner []int
 	defer func() {
@@ -106,18 +109,17 @@ func (f *follower) begin(stop chan struct{}) error {
 			return err
 		}
 	}
+	// A pipe in any case: through a descriptor of the host's /dev/null its
+	// owner could change the mode of that.
+	var w int
+	if in, w, err = pipe(); err != nil {
+		return err
+	}
+	inner = append(inner, in)
 	if f.Stdin == nil {
-		if in, err = unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
-			return fmt.Errorf("/dev/null: %w", err)
-		}
-		inner = append(inner, in)
+		unix.Close(w)
 	} else {
-		var w int
-		if in, w, err = pipe(); err != nil {
-			return err
-		}
-		inner = append(inner, in)
-		go feed(w, f.Stdin.Reader, stop)
+		go feed(w, f.Stdin.Reader, stop, nil)
 	}
 	f.Exec.Stdin, f.Exec.Stdout, f.Exec.Stderr = in, out, errw
 	return f.Box.Exec(&f.Exec)
@@ -136,7 +138,7 @@ func (f *follower) beginTerminal(stop <-chan struct{}) error {
 		if err != nil {
 			return err
 		}
-		go feed(w, f.Stdin.Reader, stop)
+		go feed(w, f.Stdin.Reader, stop, []byte{4}) // ^D
 	}
 	f.Exec.Terminal = true
 	f.Exec.Stdin, f.Exec.Stdout, f.Exec.Stderr = slave, slave, slave
@@ -145,8 +147,10 @@ func (f *follower) beginTerminal(stop <-chan struct{}) error {
 
 // feed copies the caller's input to the command. It ends with the input, with
 // the command, or with the first write that nobody will read.
-func feed(w int, from io.Reader, stop <-chan struct{}) {
+// What says "end of file" there, where closing does not, comes last.
+func feed(w int, from io.Reader, stop <-chan struct{}, end []byte) {
 	defer unix.Close(w)
+	defer func() { _, _ = unix.Write(w, end) }()
 	file, _ := from.(*os.File)
 	buf := make([]byte, 32<<10)
 	for {
@@ -191,7 +195,11 @@ func readable(fd int, stop <-chan struct{}) bool {
 
 func (f *follower) listen(stop <-chan struct{}) {
 	tell := func(c call) {
-		f.calls <- c
+		select {
+		case f.calls <- c:
+		case <-stop:
+			return
+		}
 		one := [8]byte{1}
 		_, _ = unix.Write(f.wake, one[:])
 	}
@@ -470,6 +478,9 @@ func (f *follower) finish() {
 	}
 	if r.End == ByItself && f.Cgroup.OOMKilled() && !(r.Known && r.Wait.Exited() && r.Wait.ExitStatus() == 0) {
 		r.End = OutOfMemory
+	}
+	if r.Known && !r.Wait.Exited() && !r.Wait.Signaled() {
+		r.Known = false
 	}
 	if r.End == ByItself && !r.Known {
 		r.End, r.Failure = BoxFailed, errors.New("the box ended and the command's exit status is unknown")

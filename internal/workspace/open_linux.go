@@ -55,7 +55,7 @@ func check(fd int, path string, force bool) (*Workspace, error) {
 		return nil, openError(path, err)
 	}
 	if !force {
-		if what := precious(path); what != "" {
+		if what := precious(path, st.UID); what != "" {
 			return nil, fmt.Errorf("workspace %q is %s; change to a project directory, or pass --force to use it all the same", path, what)
 		}
 	}
@@ -82,16 +82,16 @@ func openError(path string, err error) error {
 
 // precious says what a resolved path is that should not be a workspace by
 // accident, or "".
-func precious(path string) string {
+func precious(path string, owner uint32) string {
 	if path == "/" {
 		return "the root of the file system"
 	}
-	for _, home := range homes() {
+	for _, home := range homes(owner) {
 		switch {
 		case path == home:
-			return "your home directory"
+			return "a home directory"
 		case within(home, path):
-			return fmt.Sprintf("above your home directory %q", home)
+			return fmt.Sprintf("above home directory %q", home)
 		}
 	}
 	if state, err := StateDir(); err == nil {
@@ -102,14 +102,19 @@ func precious(path string) string {
 	return ""
 }
 
-// homes returns the user's home directories: $HOME can be set to anything, so
-// the one in the password file counts too.
-func homes() []string {
+// homes returns the user's home directories, and that of the workspace's owner,
+// as whom root's command runs: $HOME can be set to anything, so the one in the
+// password file counts too.
+func homes(owner uint32) []string {
 	var found []string
 	if home := os.Getenv("HOME"); filepath.IsAbs(home) {
 		found = append(found, resolve(home))
 	}
-	if u, err := user.LookupId(strconv.Itoa(os.Getuid())); err == nil && filepath.IsAbs(u.HomeDir) {
+	for _, uid := range []int{os.Getuid(), int(owner)} {
+		u, err := user.LookupId(strconv.Itoa(uid))
+		if err != nil || !filepath.IsAbs(u.HomeDir) || filepath.Clean(u.HomeDir) == "/" {
+			continue
+		}
 		found = append(found, resolve(u.HomeDir))
 	}
 	return found

@@ -57,9 +57,9 @@ func TestOpenRefuses(t *testing.T) {
 		{root + "/file/below", "is not a directory", false},
 		{root + "/loop", "cannot be opened", false},
 		{"/", "root of the file system", true},
-		{home, "your home directory", true},
-		{root + "/home-link", "your home directory", true},
-		{root + "/homes", "above your home directory", true},
+		{home, "home directory", true},
+		{root + "/home-link", "home directory", true},
+		{root + "/homes", "above home directory", true},
 		{root + "/var", "own state", true},
 		{state, "own state", true},
 		{state + "/hutch", "does not exist", false},
@@ -104,7 +104,7 @@ func TestPasswdHome(t *testing.T) {
 		t.Skip("only root's home is known to exist")
 	}
 	t.Setenv("HOME", "/nowhere")
-	if _, err := Open("/root", false); err == nil || !strings.Contains(err.Error(), "your home directory") {
+	if _, err := Open("/root", false); err == nil || !strings.Contains(err.Error(), "home directory") {
 		t.Error(err)
 	}
 }

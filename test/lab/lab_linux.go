@@ -293,9 +293,10 @@ const HardLimit = 3 * time.Minute
 
 // Options change how hutch is run; the zero value is the usual way.
 type Options struct {
-	Dir   string   // "" is the workspace
-	Stdin *os.File // nil is /dev/null
-	Env   []string // appended after the world's own
+	Dir    string   // "" is the workspace
+	Stdin  *os.File // nil is /dev/null
+	Stdout *os.File // nil is collected in the result
+	Env    []string // appended after the world's own
 }
 
 // Environ is the environment of a run: nothing is inherited but PATH.
@@ -365,6 +366,9 @@ func (w *World) Start(o Options, args ...string) *Running {
 		r.cmd.Stdin = o.Stdin
 	}
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
+	if o.Stdout != nil {
+		r.cmd.Stdout = o.Stdout
+	}
 	// If hutch has ended and its output is still held open, something of the
 	// box outlived it.
 	r.cmd.WaitDelay = 5 * time.Second

@@ -982,6 +982,12 @@ static int reap(void)
 		long pid = sys(wait4, -1, &status, WNOHANG_, &ru);
 		if (pid <= 0)
 			return ended;
+		if ((status & 0xff) == 0x7f) {
+			// It made us its tracer (PTRACE_TRACEME) and stopped: we trace
+			// nobody, so it goes on with the signal.
+			sys(ptrace, 17 /* PTRACE_DETACH */, pid, 0, status >> 8 & 0xff);
+			continue;
+		}
 		if (pid == main_pid) {
 			main_pid = 0;
 			ended = 1;

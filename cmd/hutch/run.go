@@ -125,8 +125,7 @@ func (f *runFlags) run(cmd *cobra.Command, args []string) error {
 		}
 	}
 	if err != nil {
-		f.notes(out)
-		return err
+		return errors.Join(append([]error{err}, f.asides(out)...)...)
 	}
 	f.explain(out)
 	if out.ExitCode != 0 {
@@ -176,7 +175,9 @@ func (f *runFlags) explain(out *hutch.Outcome) {
 	case out.Error != "":
 		say("%s", out.Error)
 	}
-	f.notes(out)
+	for _, aside := range f.asides(out) {
+		say("%v", aside)
+	}
 	if f.json {
 		return
 	}
@@ -190,14 +191,15 @@ func (f *runFlags) explain(out *hutch.Outcome) {
 	}
 }
 
-// notes says what is worth knowing besides; with --json it is in the outcome.
-func (f *runFlags) notes(out *hutch.Outcome) {
-	if f.json {
-		return
-	}
+// asides is what is worth knowing besides; with --json it is in the outcome.
+func (f *runFlags) asides(out *hutch.Outcome) []error {
+	var list []error
 	for _, note := range out.Notes {
-		fmt.Fprintln(os.Stderr, "hutch: "+oneLine(note))
+		if !f.json {
+			list = append(list, errors.New(note))
+		}
 	}
+	return list
 }
 
 func (f *runFlags) options(cmd *cobra.Command, args []string) (hutch.Options, error) {

@@ -56,21 +56,24 @@ func TestSameIndex(t *testing.T) {
 		t.Error("a refreshed index is not the same")
 	}
 
-	for what, change := range map[string]func(){
-		"content":    func() { write("a", "three"); git("add", "a") },
-		"mode":       func() { git("update-index", "--chmod=+x", "a") },
-		"a name":     func() { write("b", ""); git("add", "b") },
-		"a flag":     func() { git("update-index", "--assume-unchanged", "a") },
-		"more flags": func() { write("n", "x"); git("add", "-N", "n") },
-		"a removal":  func() { git("rm", "-q", "--cached", "longer name") },
+	for _, c := range []struct {
+		what   string
+		change func()
+	}{
+		{"content", func() { write("a", "three"); git("add", "a") }},
+		{"mode", func() { git("update-index", "--chmod=+x", "a") }},
+		{"a name", func() { write("b", ""); git("add", "b") }},
+		{"more flags", func() { write("n", "x"); git("add", "-N", "n") }},
+		{"a removal", func() { git("rm", "-q", "--cached", "longer name") }},
+		{"a flag", func() { git("update-index", "--assume-unchanged", "a") }},
 	} {
 		previous := index()
-		change()
+		c.change()
 		if sameIndex(previous, index()) {
-			t.Errorf("%s changed and the index is called the same", what)
+			t.Errorf("%s changed and the index is called the same", c.what)
 		}
 		if !sameIndex(index(), index()) {
-			t.Errorf("after %s an index is not the same as itself", what)
+			t.Errorf("after %s an index is not the same as itself", c.what)
 		}
 	}
 	if sameIndex([]byte("DIRC"), []byte("DIRC")) || sameIndex(nil, nil) || sameIndex(before[:40], before[:40]) {

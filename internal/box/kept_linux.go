@@ -2,6 +2,7 @@ package box
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -187,10 +188,9 @@ func (k *kept) includeGit() error {
 
 func (k *kept) fields() receiptFields {
 	created, modified, deleted := k.changes.Names()
-	head := func(list []string) []string { return list[:min(len(list), receiptPaths)] }
 	return receiptFields{
 		Workspace: k.record.Workspace, Argv: clip(k.record.Argv), Status: outcome.Success, Strategy: string(k.record.Strategy), Rung: "full", Missing: []string{},
-		Committed: true, Digest: k.changes.Digest, Created: head(created), Modified: head(modified), Deleted: head(deleted),
+		Committed: true, Digest: k.changes.Digest, Created: firstPaths(created), Modified: firstPaths(modified), Deleted: firstPaths(deleted),
 		Files: len(created) + len(modified) + len(deleted), PeakFrom: "none",
 	}
 }
@@ -204,7 +204,7 @@ func (s *Store) Discard(id string) error {
 	defer d.close()
 	if record.State == Committing {
 		// Its promotion may have passed the commit point: finish that first.
-		if err := s.RecoverWorkspace(string(record.RawWorkspace)); err != nil {
+		if _, err := s.Recover(string(record.RawWorkspace)); err != nil {
 			return err
 		}
 	}
@@ -214,25 +214,12 @@ func (s *Store) Discard(id string) error {
 // Recover finishes or takes back what a crash left of promotions into a
 // workspace, and returns what it found.
 func (s *Store) Recover(path string) ([]promote.Recovered, error) {
-	ws, err := workspace.Open(cmpDir(path), true)
+	ws, err := workspace.Open(cmp.Or(path, "."), true)
 	if err != nil {
 		return nil, err
 	}
 	defer ws.Close()
 	return s.recoverAll(ws.FD)
-}
-
-// RecoverWorkspace is Recover without the details.
-func (s *Store) RecoverWorkspace(path string) error {
-	_, err := s.Recover(path)
-	return err
-}
-
-func cmpDir(path string) string {
-	if path == "" {
-		return "."
-	}
-	return path
 }
 
 func (s *Store) recover(workspaceFD int) error {
@@ -378,7 +365,7 @@ func (s *Store) Collect(b Budget, workspacePath string) (Collected, error) {
 			c.Outputs++
 		}
 	}
-	if ws, err := workspace.Open(cmpDir(workspacePath), true); err == nil {
+	if ws, err := workspace.Open(cmp.Or(workspacePath, "."), true); err == nil {
 		defer ws.Close()
 		freed, err := promote.Prune(ws.FD, promote.Budget{Count: promote.DefaultBudget.Count, Bytes: promote.DefaultBudget.Bytes, Age: min(b.Age, promote.DefaultBudget.Age)})
 		c.UndoneBytes = freed

@@ -80,13 +80,14 @@ type receiptFields struct {
 // receiptPaths bounds each list of a receipt.
 const receiptPaths = 1000
 
+func firstPaths(list []string) []string { return list[:min(len(list), receiptPaths)] }
+
 func (r *run) fields() receiptFields {
 	out := r.out
-	head := func(list []string) []string { return list[:min(len(list), receiptPaths)] }
 	return receiptFields{
 		Workspace: r.ws.Path, Argv: clip(r.Argv), Status: out.Status, ExitCode: out.ExitCode, Command: out.CommandExitCode, Signal: out.Signal,
 		Strategy: out.Strategy, Rung: out.Rung, Missing: out.Missing, Committed: out.Committed, Kept: out.Kept, Digest: out.Diff.Digest,
-		Created: head(out.Diff.FilesCreated), Modified: head(out.Diff.FilesModified), Deleted: head(out.Diff.FilesDeleted),
+		Created: firstPaths(out.Diff.FilesCreated), Modified: firstPaths(out.Diff.FilesModified), Deleted: firstPaths(out.Diff.FilesDeleted),
 		Files:    len(out.Diff.FilesCreated) + len(out.Diff.FilesModified) + len(out.Diff.FilesDeleted),
 		Duration: out.DurationMS, CPU: out.CPUMS, Peak: out.PeakMemoryMB, PeakFrom: out.PeakMemorySource, Error: out.Error,
 	}

@@ -7,12 +7,6 @@ import (
 	"hutch/internal/plan"
 )
 
-// The tags of descriptors that a box hands to its supervisor.
-const (
-	TagWorkspace = 1 // root of the workspace as the box sees it
-	TagLayer     = 2 // upper directory of a layer in RAM
-)
-
 // ReportKind says what boxinit reports.
 type ReportKind uint32
 

@@ -72,6 +72,12 @@ const (
 	ServeOneShot       = 1
 )
 
+// The tags of descriptors that a box hands to its supervisor.
+const (
+	TagWorkspace = 1 // root of the workspace as the box sees it
+	TagLayer     = 2 // upper directory of a layer in RAM
+)
+
 // Op is one step.
 type Op struct {
 	Code    Code

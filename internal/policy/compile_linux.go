@@ -58,15 +58,7 @@ type Box struct {
 	NoFile      uint64   // RLIMIT_NOFILE; 0: as it is
 	Memory      int64    // bytes that private files may take; 0: half of the host's
 	Processes   uint64   // RLIMIT_NPROC, where no cgroup limits them; 0: as it is
-	CPUs        []int    // reserved for affinity
 }
-
-// The tags of the descriptors that the plan hands to the supervisor; jail has
-// the same numbers.
-const (
-	tagWorkspace = 1
-	tagLayer     = 2
-)
 
 const (
 	attrSystem = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
@@ -113,7 +105,7 @@ func (b *Box) View() (*plan.Plan, error) {
 		return nil, err
 	}
 	p.Add(plan.Pivot, 0, 0, 0)
-	p.Add(plan.SendFD, tagWorkspace, 0, 0, b.Workspace)
+	p.Add(plan.SendFD, plan.TagWorkspace, 0, 0, b.Workspace)
 	b.rights(p)
 	return p, nil
 }
@@ -249,7 +241,7 @@ func (b *Box) mounts(p *plan.Plan) error {
 	default:
 		if b.Mount.Upper == "" {
 			options := fmt.Sprintf("mode=0700,size=%d", b.Mount.RAMSize)
-			p.Add(plan.RAMLayer, uint64(b.Mount.Mode), owner(b.User), tagLayer, options)
+			p.Add(plan.RAMLayer, uint64(b.Mount.Mode), owner(b.User), plan.TagLayer, options)
 		}
 		p.Add(plan.Overlay, attrData, 0, 0, b.Mount.Lower, b.Mount.Upper, b.Mount.Work, b.Workspace, b.overlayOptions())
 	}

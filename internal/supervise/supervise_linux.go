@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hutch/internal/jail"
+	"hutch/internal/plan"
 )
 
 const (
@@ -327,9 +328,9 @@ func (f *follower) receive() (gone bool) {
 			f.result.Missing = append(f.result.Missing, r.Text)
 		case jail.FD:
 			switch r.A {
-			case jail.TagWorkspace:
+			case plan.TagWorkspace:
 				f.result.Workspace = r.FD
-			case jail.TagLayer:
+			case plan.TagLayer:
 				f.result.Layer = r.FD
 			}
 		case jail.Started:

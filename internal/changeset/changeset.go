@@ -34,6 +34,9 @@ type Root string
 const (
 	Layer     Root = "layer"
 	Workspace Root = "workspace"
+	// Picked is a directory of files that stand in the layer in another form:
+	// the user took some hunks of them only. See Pick.
+	Picked Root = "picked"
 )
 
 // Entry is one changed path.
@@ -52,6 +55,11 @@ type Entry struct {
 	// far as the layer still tells; 0 when unknown (DESIGN 7.1: a whiteout,
 	// a file replaced by rename inside the box).
 	BaseIno uint64 `json:"base_ino,omitempty"`
+	// BaseCtime is the time of the last change of the inode that Before was
+	// found to be after the branch was made: hutch itself promoted a part of
+	// the change there (Rebase). It is compared exactly, and the branch's stamp
+	// no longer counts. Nil for all else.
+	BaseCtime *fsat.Time `json:"base_ctime,omitempty"`
 	// CopiedUp is set on a Created entry that carries the mark of having been
 	// copied from the workspace: the branch saw a file here that the host
 	// has deleted since, or the box renamed or linked one to here. (Where the

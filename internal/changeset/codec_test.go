@@ -61,10 +61,14 @@ var anyChangeset = rapid.Custom(func(t *rapid.T) *Changeset {
 		}
 		if e.Op != Deleted {
 			e.After = anyState.Draw(t, "after")
-			e.Source = rapid.SampledFrom([]Root{Layer, Workspace}).Draw(t, "source")
+			e.Source = rapid.SampledFrom([]Root{Layer, Workspace, Picked}).Draw(t, "source")
 			e.SourcePath = anyPath.Draw(t, "source path")
 		}
 		e.BaseIno = rapid.Uint64().Draw(t, "base")
+		if rapid.Bool().Draw(t, "rebased") {
+			ctime := anyTime.Draw(t, "base ctime")
+			e.BaseCtime = &ctime
+		}
 		e.CopiedUp = rapid.Bool().Draw(t, "copied up")
 		c.Entries = append(c.Entries, e)
 		if c.Ancestors == nil {

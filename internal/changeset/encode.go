@@ -10,11 +10,11 @@ import (
 	"hutch/internal/fsat"
 )
 
-const encodeMagic = "hutchcs\x01"
+const encodeMagic = "hutchcs\x02"
 
 var (
 	opCodes   = []Op{Created, Modified, Deleted}
-	rootCodes = []Root{"", Layer, Workspace}
+	rootCodes = []Root{"", Layer, Workspace, Picked}
 )
 
 // Encode writes the changeset so that Decode, in another process, gives the
@@ -31,6 +31,10 @@ func (c *Changeset) Encode(w io.Writer) error {
 		e.byte(byte(slices.Index(rootCodes, entry.Source)))
 		e.text(entry.SourcePath)
 		e.uint(entry.BaseIno)
+		e.bool(entry.BaseCtime != nil)
+		if entry.BaseCtime != nil {
+			e.time(*entry.BaseCtime)
+		}
 		e.bool(entry.CopiedUp)
 		e.endRecord()
 	}
@@ -156,6 +160,10 @@ func (d *decoder) entry() Entry {
 		}
 	}
 	e.BaseIno = d.uint()
+	if d.bool() {
+		ctime := d.time()
+		e.BaseCtime = &ctime
+	}
 	e.CopiedUp = d.bool()
 	return e
 }

@@ -16,3 +16,14 @@ func Read(Source) (*Changeset, error) { return nil, errUnsupported }
 
 // Patch is not supported on this system yet.
 func Patch(io.Writer, *Changeset, int, int) error { return errUnsupported }
+
+// Split is not supported on this system yet where hunks are chosen.
+func (s *Selection) Split(c *Changeset, _ int) (part, rest *Changeset, err error) {
+	if len(s.Partial) > 0 {
+		return nil, nil, errUnsupported
+	}
+	return s.parts(c)
+}
+
+// Rebase is not supported on this system yet.
+func Rebase(rest, part *Changeset, workspace int) error { return errUnsupported }

@@ -1,0 +1,75 @@
+package changeset
+
+import (
+	"fmt"
+
+	"hutch/internal/fsat"
+)
+
+// Trees are the directories in which the content of a changeset lies. The
+// descriptors belong to the caller.
+type Trees struct {
+	Layer     int
+	Workspace int
+	Picked    int // needed only where an entry's Source is Picked
+}
+
+// Selection says what of a change is to be promoted. The zero value takes
+// everything.
+//
+// The way of a selection: Selection.Split gives part and rest; part is
+// guarded and promoted; Rebase tells rest what it stands on now; rest is
+// saved as the box's changeset.
+type Selection struct {
+	// Pass chooses entries; nil passes all. What they need comes with them
+	// (Split).
+	Pass func(*Entry) bool
+	// Never wins over Pass: what it names stays, and what needs that (Hold).
+	// Nil names nothing.
+	Never func(*Entry) bool
+	// Partial takes some hunks of a file only. Its paths need not pass.
+	Partial map[string]Partial
+}
+
+// Partial is the form between before and after in which a modified regular file
+// is to be promoted.
+type Partial struct {
+	Content    []byte // the whole content: that of before with the chosen hunks applied
+	Attributes bool   // whether mode, owner and attributes are those of after; else those of before
+}
+
+// All reports whether everything is selected.
+func (s *Selection) All() bool { return s.Pass == nil && s.Never == nil && len(s.Partial) == 0 }
+
+// parts works out both sides; the partial entries of part have no content yet.
+func (s *Selection) parts(c *Changeset) (part, rest *Changeset, err error) {
+	for path := range s.Partial {
+		e := c.find(path)
+		if e == nil || e.Before == nil || e.After == nil || e.Before.Type != fsat.Regular || e.After.Type != fsat.Regular {
+			return nil, nil, fmt.Errorf("%q is not a modified file, so no hunks of it can be taken", path)
+		}
+	}
+	pass := func(e *Entry) bool {
+		_, partial := s.Partial[e.Path]
+		return partial || s.Pass == nil || s.Pass(e)
+	}
+	never := func(e *Entry) bool { return s.Never != nil && s.Never(e) }
+	part, rest = c.split(pass, never)
+	return part, rest, nil
+}
+
+// partial gives the entry that promotes p of e, and the one that promotes what
+// then remains.
+func (p Partial) entries(e *Entry, digest string) (first, then Entry) {
+	between := *e.Before
+	if p.Attributes {
+		between = *e.After
+	}
+	between.Size, between.Digest, between.Mtime = int64(len(p.Content)), digest, e.After.Mtime
+	first, then = *e, *e
+	first.After, then.Before = &between, &between
+	// Until Rebase has looked, nothing is known of what will stand there, and
+	// the change that hutch itself makes counts as the host's.
+	then.BaseIno, then.BaseCtime = 0, nil
+	return first, then
+}

@@ -52,6 +52,8 @@ func (p *planner) look(e *changeset.Entry) (st fsat.Stat, found bool, what strin
 		if st.Mode != e.Before.Mode {
 			return st, found, "changed its mode", nil
 		}
+	case e.BaseCtime != nil && st.Ctime == *e.BaseCtime:
+		// A part of the change was promoted here; nobody was here since.
 	case !st.Ctime.Before(p.req.Stamp):
 		// >= and not >: an edit right after the stamp is in the same
 		// tick of the file system's clock.

@@ -21,10 +21,11 @@ const (
 
 // stager fills the slots of a transaction.
 type stager struct {
-	plan  *plan
-	txn   int
-	layer *tree
-	host  *tree
+	plan   *plan
+	txn    int
+	layer  *tree
+	host   *tree
+	picked *tree
 	// The ways that turned out not to work here. They are found by doing:
 	// an equal st_dev promises nothing (bind mounts, btrfs subvolumes).
 	noLink, noReflink bool
@@ -44,6 +45,7 @@ func newStager(p *plan, txn int) *stager {
 		plan: p, txn: txn,
 		layer:  newTree(p.req.Layer),
 		host:   newTree(p.req.Workspace),
+		picked: newTree(p.req.Picked),
 		noLink: p.req.KeepLayer,
 		by:     map[string]int{},
 	}
@@ -52,6 +54,7 @@ func newStager(p *plan, txn int) *stager {
 func (s *stager) close() {
 	s.layer.close()
 	s.host.close()
+	s.picked.close()
 }
 
 // stagedBy is the way most content came.
@@ -198,8 +201,11 @@ func (s *stager) dress(fd int, xattrs map[string][]byte, mode uint32) error {
 // into the loss of the box's work.
 func (s *stager) regular(dir int, name string, e *changeset.Entry, mode uint32) (*linked, error) {
 	from := s.layer
-	if e.Source == changeset.Workspace {
+	switch e.Source {
+	case changeset.Workspace:
 		from = s.host
+	case changeset.Picked:
+		from = s.picked
 	}
 	fromDir, fromName, err := from.parent(e.SourcePath)
 	if err != nil {

@@ -106,6 +106,8 @@ var allowed = map[string][]string{
 	"changeset": {"fsat"},
 	"workspace": {"fsat", "changeset"},
 	"promote":   {"fsat", "changeset"},
+	"globs":     {},
+	"guard":     {"fsat", "changeset", "globs", "gitdb"},
 	"outcome":   {"changeset", "promote"},
 	"policy":    {"plan", "fsat"},
 	"jail":      {"plan", "fsat"},

@@ -11,8 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"hutch/internal/box"
-	"hutch/internal/outcome"
-	"hutch/internal/promote"
 )
 
 // withStore opens the state directory for one command.
@@ -54,47 +52,6 @@ func oneBox(_ *cobra.Command, args []string) error {
 		return errors.New("give the id of one box; see `hutch box list`")
 	}
 	return nil
-}
-
-func commitCommand() *cobra.Command {
-	git := choice{value: "exclude", of: []string{"exclude", "include"}}
-	mtime := choice{value: "commit", of: []string{"commit", "keep"}}
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "commit BOX",
-		Short: "Promote what a kept box changed, whole or not at all",
-		Args:  oneBox,
-		RunE: func(_ *cobra.Command, args []string) error {
-			return withStore(func(s *box.Store) error {
-				d, err := s.Commit(args[0], box.CommitOptions{Git: git.value == "include", KeepTimes: mtime.value == "keep"})
-				if asJSON {
-					return commitJSON(d, err)
-				}
-				return err
-			})
-		},
-	}
-	cmd.Flags().Var(&git, "git", "exclude or include .git in the change")
-	cmd.Flags().Var(&mtime, "mtime", "times of promoted files: commit or keep")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was promoted, or the conflicts, as JSON")
-	return cmd
-}
-
-func commitJSON(d *outcome.Diff, err error) error {
-	report := struct {
-		Status    outcome.Status     `json:"status"`
-		Diff      *outcome.Diff      `json:"diff"`
-		Conflicts []promote.Conflict `json:"conflicts"`
-		Error     string             `json:"error,omitempty"`
-	}{Status: outcome.Success, Diff: d, Conflicts: []promote.Conflict{}}
-	if err != nil {
-		report.Status, report.Error = outcome.Error, err.Error()
-		var conflict *promote.ConflictError
-		if errors.As(err, &conflict) {
-			report.Status, report.Conflicts = outcome.Conflict, conflict.Conflicts
-		}
-	}
-	return errors.Join(err, printJSON(report))
 }
 
 func discardCommand() *cobra.Command {

@@ -27,27 +27,25 @@ type runFlags struct {
 	strategy         string
 	layer, layerDir  string
 	layerSize        size
-	git              choice
-	mtime            choice
-	timeout          duration
-	timeoutMS        int64
-	memory           size
-	pids             int64
-	cpus             float64
-	outputLimit      size
-	allowNet, tty    bool
-	user             string
-	env              []string
-	require          []string
-	rung             choice
+	promotionFlags
+	timeout       duration
+	timeoutMS     int64
+	memory        size
+	pids          int64
+	cpus          float64
+	outputLimit   size
+	allowNet, tty bool
+	user          string
+	env           []string
+	require       []string
+	rung          choice
 }
 
 func runCommand() *cobra.Command {
 	f := &runFlags{
 		timeout: duration(box.DefaultTimeout), outputLimit: box.DefaultOutputLimit, layerSize: box.DefaultRAM, timeoutMS: -1,
-		git:   choice{value: "exclude", of: []string{"exclude", "include"}},
-		mtime: choice{value: "commit", of: []string{"commit", "keep"}},
-		rung:  choice{value: "full", of: []string{"full"}},
+		promotionFlags: newPromotionFlags(),
+		rung:           choice{value: "full", of: []string{"full"}},
 	}
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- COMMAND [ARG...]",
@@ -79,8 +77,7 @@ not be started; 125 for a conflict and for hutch's own errors.`,
 	flags.StringVar(&f.layer, "layer", "disk", "where the box writes: disk or ram")
 	flags.Var(&f.layerSize, "layer-size", "size of a layer in RAM")
 	flags.StringVar(&f.layerDir, "layer-dir", "", "a directory for layers on the workspace's file system")
-	flags.Var(&f.git, "git", "exclude or include .git in the change")
-	flags.Var(&f.mtime, "mtime", "times of promoted files: commit (order kept, ending now) or keep")
+	f.promotionFlags.add(flags)
 	flags.Var(&f.timeout, "timeout", "deadline, such as 30s; 0 for none")
 	flags.Int64Var(&f.timeoutMS, "timeout-ms", -1, "deadline in milliseconds; 0 for none")
 	flags.Var(&f.memory, "memory", "memory limit, such as 256M")
@@ -172,8 +169,14 @@ func (f *runFlags) explain(out *hutch.Outcome) {
 		say("memory limit exceeded; the command and all it started were ended")
 	case out.Status == outcome.OutputExceeded:
 		say("output limit exceeded; the command and all it started were ended")
+	case out.Status == outcome.Held: // said below, a line each
 	case out.Error != "":
 		say("%s", out.Error)
+	}
+	if !f.json {
+		for _, line := range explainGuard(out.ID, out.Held, out.Flagged, out.Committed) {
+			say("%s", line)
+		}
 	}
 	for _, aside := range f.asides(out) {
 		say("%v", aside)
@@ -187,6 +190,9 @@ func (f *runFlags) explain(out *hutch.Outcome) {
 		}
 	}
 	if out.Kept {
+		if out.Left > 0 {
+			say("%d changes stay in the box", out.Left)
+		}
 		say("the box is kept: hutch diff %s, hutch commit %s, hutch discard %s", out.ID, out.ID, out.ID)
 	}
 }
@@ -205,9 +211,13 @@ func (f *runFlags) asides(out *hutch.Outcome) []error {
 func (f *runFlags) options(cmd *cobra.Command, args []string) (hutch.Options, error) {
 	opts := hutch.Options{
 		Argv: args, Workspace: f.workspace, Force: f.force, Strategy: hutch.Strategy(f.strategy), LayerDir: f.layerDir, RAMSize: int64(f.layerSize),
-		Commit: f.commit, Preserve: f.preserve, Patch: f.diff, Git: f.git.value == "include", KeepTimes: f.mtime.value == "keep",
+		Commit: f.commit, Preserve: f.preserve, Patch: f.diff,
 		Timeout: time.Duration(f.timeout), OutputLimit: int64(f.outputLimit), Network: f.allowNet, User: f.user, Require: f.require,
 		Limits: hutch.Limits{Memory: int64(f.memory), Pids: f.pids, CPUs: f.cpus},
+	}
+	var err error
+	if opts.Promotion, err = f.promotion(); err != nil {
+		return opts, err
 	}
 	changed := cmd.Flags().Changed
 	if f.cwd != "" {

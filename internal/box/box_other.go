@@ -28,9 +28,6 @@ type Record struct {
 	Files                                int
 }
 
-// CommitOptions says how a kept box is promoted.
-type CommitOptions struct{ Git, KeepTimes bool }
-
 // Budget is what gc leaves.
 type Budget struct {
 	Age   time.Duration
@@ -64,7 +61,7 @@ func (s *Store) Boxes() ([]Record, error) { return nil, errUnsupported }
 func (s *Store) Diff(io.Writer, string) (*outcome.Diff, error) { return nil, errUnsupported }
 
 // Commit is not supported here.
-func (s *Store) Commit(string, CommitOptions) (*outcome.Diff, error) { return nil, errUnsupported }
+func (s *Store) Commit(string, Promotion) (*Promoted, error) { return nil, errUnsupported }
 
 // Discard is not supported here.
 func (s *Store) Discard(string) error { return errUnsupported }

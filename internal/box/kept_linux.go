@@ -3,7 +3,6 @@ package box
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 
 	"hutch/internal/changeset"
 	"hutch/internal/fsat"
+	"hutch/internal/guard"
 	"hutch/internal/outcome"
 	"hutch/internal/promote"
 	"hutch/internal/workspace"
@@ -53,14 +53,28 @@ func (k *kept) load() error {
 	if k.layer, err = fsat.OpenDir(k.fd, k.record.Layer); err != nil {
 		return fmt.Errorf("box %s: open its layer: %w", k.id, err)
 	}
+	return k.loadChanges()
+}
+
+func (k *kept) loadChanges() error {
 	text, err := k.readFile(changesName)
+	if err == nil {
+		k.changes, err = changeset.Decode(bytes.NewReader(text))
+	}
 	if err != nil {
 		return fmt.Errorf("box %s: %w", k.id, err)
 	}
-	if k.changes, err = changeset.Decode(bytes.NewReader(text)); err != nil {
-		return fmt.Errorf("box %s: %w", k.id, err)
-	}
 	return nil
+}
+
+// shown is the part of the change that is promoted by default; all of it where
+// only .git was changed.
+func (k *kept) shown() *changeset.Changeset {
+	if onlyGit(k.changes) {
+		return k.changes
+	}
+	part, _ := changeset.Split(k.changes, func(e *changeset.Entry) bool { return !inGit(e.Path) })
+	return part
 }
 
 func (k *kept) close() {
@@ -83,24 +97,19 @@ func (s *Store) Diff(w io.Writer, id string) (*outcome.Diff, error) {
 	}
 	defer k.close()
 	if w != nil {
-		if err := changeset.Patch(w, k.changes, k.layer, k.ws.FD); err != nil {
+		if err := changeset.Patch(w, k.shown(), k.layer, k.ws.FD); err != nil {
 			return nil, err
 		}
 	}
-	d := &outcome.Diff{Digest: k.changes.Digest, ElapsedMicros: time.Since(start).Microseconds()}
-	d.FilesCreated, d.FilesModified, d.FilesDeleted = k.changes.Names()
+	d := listed(k.shown())
+	d.ElapsedMicros = time.Since(start).Microseconds()
 	return d, nil
 }
 
-// CommitOptions says how a kept box is promoted.
-type CommitOptions struct {
-	Git       bool
-	KeepTimes bool
-}
-
-// Commit promotes a kept box and removes it. A *promote.ConflictError leaves it
-// as it is.
-func (s *Store) Commit(id string, opts CommitOptions) (*outcome.Diff, error) {
+// Commit promotes a kept box, or what is selected of it, and removes it when
+// nothing is left in it. A *promote.ConflictError or a *HeldError leaves it as
+// it is.
+func (s *Store) Commit(id string, opts Promotion) (*Promoted, error) {
 	k, err := s.openKept(id)
 	if err != nil {
 		return nil, err
@@ -109,89 +118,140 @@ func (s *Store) Commit(id string, opts CommitOptions) (*outcome.Diff, error) {
 	if err := s.recover(k.ws.FD); err != nil {
 		return nil, err
 	}
-	// A commit that was cut short after its commit point has arrived.
-	if state, err := promote.Status(k.ws.FD, transactionID(k.id)); err == nil && state == promote.Done && k.record.State == Committing {
-		return k.finish()
+	if arrived, err := k.resume(); arrived != nil || err != nil {
+		return arrived, err
 	}
-	if k.record.Reason == "git" && !opts.Git {
-		return nil, fmt.Errorf("box %s holds only changes of .git; `hutch commit %s --git include` promotes them, `hutch discard %s` drops them", k.id, k.id, k.id)
+	d := &delivery{Promotion: opts, store: s, ws: k.ws, dir: k.dir, layer: k.layer, whole: k.changes, stamp: k.record.Stamp, picked: -1}
+	defer d.close()
+	if err := d.choose(); err != nil {
+		return d.report(), err
 	}
-	if opts.Git && k.record.Reason != "git" {
-		if err := k.includeGit(); err != nil {
-			return nil, err
+	if d.part.Empty() && !k.changes.Empty() && len(d.held) == 0 {
+		if onlyGit(k.changes) && !opts.Git {
+			return nil, fmt.Errorf("box %s holds only changes of .git; `hutch commit %s --git include` promotes them, `hutch discard %s` drops them", k.id, k.id, k.id)
 		}
+		return nil, fmt.Errorf("box %s: nothing of its change is selected; `hutch diff %s --name-status` lists it", k.id, k.id)
 	}
-	if !k.record.Stamp.Valid {
-		return nil, fmt.Errorf("box %s cannot be promoted: %s", k.id, k.record.Stamp.Reason)
+	if err := k.deliver(d); err != nil {
+		return d.report(), err
 	}
-	fields := k.fields()
-	record, err := json.Marshal(fields)
-	if err != nil {
-		return nil, err
+	report := d.report()
+	report.Diff = listed(d.part)
+	if len(d.part.Entries) > 0 {
+		if _, err := s.Receipts.Append(k.record.Transaction, k.fields(d), true); err != nil {
+			return report, fmt.Errorf("box %s was promoted, but its receipt could not be written: %w", k.id, err)
+		}
+		report.Receipt = k.record.Transaction
 	}
-	k.record.State = Committing
-	if err := k.write(k.record); err != nil {
-		return nil, err
+	if err := k.conclude(); err != nil {
+		return report, err
 	}
-	if !k.changes.Empty() {
-		_, err = promote.Apply(context.Background(), promote.Request{
-			ID: transactionID(k.id), Workspace: k.ws.FD, Layer: k.layer, Changes: k.changes, Stamp: k.record.Stamp.T, Receipt: record, KeepTimes: opts.KeepTimes,
-		})
-	}
-	if errors.Is(err, promote.ErrPending) {
-		return nil, err // the next command on this workspace decides
-	}
-	if err != nil {
-		k.record.State = Kept
-		return nil, errors.Join(err, k.write(k.record))
-	}
-	if _, err := s.Receipts.Append(k.id+"-commit", fields, true); err != nil {
-		return nil, fmt.Errorf("box %s was promoted, but its receipt could not be written: %w", k.id, err)
-	}
-	return k.finish()
+	report.Kept = report.Left > 0
+	return report, nil
 }
 
-func transactionID(box string) string { return box + "-commit" }
-
-func (k *kept) finish() (*outcome.Diff, error) {
-	d := &outcome.Diff{Digest: k.changes.Digest}
-	d.FilesCreated, d.FilesModified, d.FilesDeleted = k.changes.Names()
-	if err := k.remove(); err != nil {
-		return d, fmt.Errorf("box %s was promoted, but its directory could not be removed: %w", k.id, err)
+// deliver promotes what was chosen. The box's record and what will stay in it
+// are on the disk before: whoever finds the promotion done can close the books.
+func (k *kept) deliver(d *delivery) error {
+	if d.part.Empty() {
+		return nil
 	}
-	return d, nil
-}
-
-// includeGit reads the layer anew, .git included, and keeps what is known of
-// the inodes that the branch saw.
-func (k *kept) includeGit() error {
-	source := changeset.Source{
-		Form: k.record.Form, Layer: k.layer, Workspace: k.ws.FD, Git: true,
-		XattrPrefix: xattrPrefix(k.record.Trusted), Merged: -1, Manifest: -1,
+	k.record.State, k.record.Left = Committing, len(d.rest.Entries)
+	k.record.Commits++
+	k.record.Transaction = fmt.Sprintf("%s-commit", k.id)
+	if k.record.Commits > 1 {
+		k.record.Transaction += fmt.Sprintf("-%d", k.record.Commits)
 	}
-	if k.record.Form == changeset.Tree {
-		fd, err := fsat.Open(k.fd, "manifest", unix.O_RDONLY, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		source.Manifest = fd
-	}
-	full, err := changeset.Read(source)
+	receipt, err := json.Marshal(k.fields(d))
 	if err != nil {
 		return err
 	}
-	full.InheritBases(k.changes)
-	k.changes = full
-	return nil
+	if k.record.Left > 0 {
+		k.record.Reason = d.reason()
+		if err := k.saveChanges(restName, d.rest); err != nil {
+			return err
+		}
+	}
+	if err := k.write(k.record); err != nil {
+		return err
+	}
+	err = d.apply(k.record.Transaction, receipt)
+	switch {
+	case errors.Is(err, promote.ErrPending):
+		return err // the next command on this workspace decides
+	case err != nil:
+		k.record.State = Kept
+		return errors.Join(err, k.write(k.record))
+	case k.record.Left == 0:
+		return nil
+	}
+	if err := changeset.Rebase(d.rest, d.part, k.ws.FD); err != nil {
+		return err
+	}
+	return k.saveChanges(restName, d.rest)
 }
 
-func (k *kept) fields() receiptFields {
-	created, modified, deleted := k.changes.Names()
+// resume closes the books of a commit that was cut short: it returns what
+// arrived, or nil when the commit never reached its commit point.
+func (k *kept) resume() (*Promoted, error) {
+	if k.record.State != Committing {
+		return nil, nil
+	}
+	state, err := promote.Status(k.ws.FD, k.record.Transaction)
+	if err != nil {
+		return nil, err
+	}
+	if state != promote.Done {
+		k.record.State = Kept
+		return nil, k.write(k.record)
+	}
+	whole := k.changes
+	if err := k.conclude(); err != nil {
+		return nil, err
+	}
+	part := whole
+	if k.record.Left > 0 {
+		stays := make(map[string]bool, len(k.changes.Entries))
+		for i := range k.changes.Entries {
+			stays[k.changes.Entries[i].Path] = true
+		}
+		part, _ = changeset.Split(whole, func(e *changeset.Entry) bool { return !stays[e.Path] })
+	}
+	return &Promoted{
+		Diff: listed(part), Held: []guard.Finding{}, Flagged: []guard.Finding{}, Conflicts: []promote.Conflict{},
+		Left: k.record.Left, Kept: k.record.Left > 0, Receipt: k.record.Transaction,
+	}, nil
+}
+
+// conclude follows a promotion that is in the workspace: the box goes, or what
+// was not promoted is now all that it holds.
+func (k *kept) conclude() error {
+	if k.record.Left == 0 {
+		if err := k.remove(); err != nil {
+			return fmt.Errorf("box %s was promoted, but its directory could not be removed: %w", k.id, err)
+		}
+		return nil
+	}
+	err := fsat.Rename(k.fd, restName, k.fd, changesName, 0)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // not there: done before a crash
+		return err
+	}
+	if err := fsat.Fsync(k.fd); err != nil {
+		return err
+	}
+	if err := k.loadChanges(); err != nil {
+		return err
+	}
+	k.record.State, k.record.Files = Kept, len(k.changes.Entries)
+	return k.write(k.record)
+}
+
+func (k *kept) fields(d *delivery) receiptFields {
+	created, modified, deleted := d.part.Names()
 	return receiptFields{
-		Workspace: k.record.Workspace, Argv: clip(k.record.Argv), Status: outcome.Success, Strategy: string(k.record.Strategy), Rung: "full", Missing: []string{},
-		Committed: true, Digest: k.changes.Digest, Created: firstPaths(created), Modified: firstPaths(modified), Deleted: firstPaths(deleted),
-		Files: len(created) + len(modified) + len(deleted), PeakFrom: "none",
+		Workspace: k.record.Workspace, Argv: clip(k.record.Argv), Status: d.status(), Strategy: string(k.record.Strategy), Rung: "full", Missing: []string{},
+		Committed: true, Kept: len(d.rest.Entries) > 0, Digest: d.part.Digest, Created: firstPaths(created), Modified: firstPaths(modified), Deleted: firstPaths(deleted),
+		Files: len(created) + len(modified) + len(deleted), Held: firstFindings(d.held), Flagged: firstFindings(d.flagged), Left: len(d.rest.Entries), PeakFrom: "none",
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hutch/internal/guard"
 	"hutch/internal/jail"
 	"hutch/internal/outcome"
 	"hutch/internal/plan"
@@ -74,6 +75,9 @@ type receiptFields struct {
 	Peak      *float64        `json:"peak_memory_mb"`
 	PeakFrom  string          `json:"peak_memory_source"`
 	Error     string          `json:"error,omitempty"`
+	Held      []guard.Finding `json:"held,omitempty"`
+	Flagged   []guard.Finding `json:"flagged,omitempty"`
+	Left      int             `json:"left,omitempty"` // changes that stayed in the box
 	Recovered json.RawMessage `json:"recovered,omitempty"`
 }
 
@@ -81,6 +85,8 @@ type receiptFields struct {
 const receiptPaths = 1000
 
 func firstPaths(list []string) []string { return list[:min(len(list), receiptPaths)] }
+
+func firstFindings(list []guard.Finding) []guard.Finding { return list[:min(len(list), receiptPaths)] }
 
 func (r *run) fields() receiptFields {
 	out := r.out
@@ -90,6 +96,7 @@ func (r *run) fields() receiptFields {
 		Created: firstPaths(out.Diff.FilesCreated), Modified: firstPaths(out.Diff.FilesModified), Deleted: firstPaths(out.Diff.FilesDeleted),
 		Files:    len(out.Diff.FilesCreated) + len(out.Diff.FilesModified) + len(out.Diff.FilesDeleted),
 		Duration: out.DurationMS, CPU: out.CPUMS, Peak: out.PeakMemoryMB, PeakFrom: out.PeakMemorySource, Error: out.Error,
+		Held: firstFindings(out.Held), Flagged: firstFindings(out.Flagged), Left: out.Left,
 	}
 }
 

@@ -30,10 +30,9 @@ type Request struct {
 	LayerDir string             // where layers lie when the state directory is on another file system
 
 	Commit    bool // promote when the command exits 0
+	Promotion      // what of it, and how
 	Preserve  bool // keep the ended box
 	Patch     bool // put a unified diff into the outcome
-	Git       bool // .git is part of the change
-	KeepTimes bool // promote modification times as they are
 
 	Timeout     time.Duration // 0: none
 	OutputLimit int64         // bytes a stream that end the command; 0: none

@@ -14,6 +14,7 @@ import (
 
 	"hutch/internal/changeset"
 	"hutch/internal/fsat"
+	"hutch/internal/guard"
 	"hutch/internal/jail"
 	"hutch/internal/outcome"
 	"hutch/internal/plan"
@@ -50,8 +51,9 @@ type run struct {
 
 	layer   int // directory of the layer; -1
 	changes *changeset.Changeset
-	keep    string // why the box must stay; "" when it need not
-	saved   bool   // a layer that was in RAM is on the disk
+	rest    *changeset.Changeset // what a promotion left in the box; nil: all
+	keep    string               // why the box must stay; "" when it need not
+	saved   bool                 // a layer that was in RAM is on the disk
 }
 
 // Run runs one command on a branch of a workspace and returns what became of
@@ -60,7 +62,7 @@ type run struct {
 func Run(req Request) (*outcome.Outcome, error) {
 	out := &outcome.Outcome{
 		Schema: outcome.Schema, ExitCode: outcome.ExitHutch, Status: outcome.Error, PeakMemorySource: "none", Layer: "disk",
-		Missing: []string{}, Skipped: []changeset.Skipped{}, Held: []string{}, Flagged: []string{}, Conflicts: []promote.Conflict{}, Notes: []string{},
+		Missing: []string{}, Skipped: []changeset.Skipped{}, Held: []guard.Finding{}, Flagged: []guard.Finding{}, Conflicts: []promote.Conflict{}, Notes: []string{},
 		Diff: outcome.Diff{FilesCreated: []string{}, FilesModified: []string{}, FilesDeleted: []string{}},
 	}
 	r := &run{Request: req, out: out, layer: -1}

@@ -2,7 +2,6 @@ package box
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -182,79 +181,144 @@ func xattrPrefix(trusted bool) string {
 	return "user.overlay."
 }
 
-// commit promotes what was read.
+// commit promotes what was read, or what is selected of it.
 func (r *run) commit() error {
-	for _, skipped := range r.changes.Skipped {
-		if skipped.Reason == changeset.TooLong {
-			r.keep = "error"
-			return errors.Join(fmt.Errorf("not promoted, box %s is kept: %.80q…: %s", r.id, skipped.Path, skipped.Reason), r.preserve())
-		}
+	whole, err := r.whole()
+	if err != nil {
+		return err
 	}
-	if r.changes.Empty() {
-		r.out.Committed = true
-	} else {
-		if !r.stamp.Valid {
-			r.keep = "error"
-			return errors.Join(fmt.Errorf("not promoted, box %s is kept: %s", r.id, r.stamp.Reason), r.preserve())
-		}
-		r.out.Committed = true // so that the receipt in the journal says it
-		record, err := r.receipt()
-		if err != nil {
-			return err
-		}
-		_, err = promote.Apply(context.Background(), promote.Request{
-			ID: r.id, Workspace: r.ws.FD, Layer: r.layer, Changes: r.changes, Stamp: r.stamp.T, Receipt: record, KeepTimes: r.KeepTimes,
-		})
-		var conflict *promote.ConflictError
-		switch {
-		case errors.As(err, &conflict):
+	d := &delivery{Promotion: r.Promotion, store: r.store, ws: r.ws, dir: r.dir, layer: r.layer, whole: whole, stamp: r.stamp, picked: -1}
+	defer d.close()
+	refused := func(err error) error {
+		r.out.Committed = false
+		r.keep = "error"
+		return errors.Join(fmt.Errorf("not promoted, box %s is kept: %w", r.id, err), r.preserve())
+	}
+	err = d.choose()
+	report := d.report()
+	r.out.Held, r.out.Flagged = report.Held, report.Flagged
+	var held *HeldError
+	if errors.As(err, &held) {
+		r.out.Status, r.out.ExitCode, r.out.Error = outcome.Held, outcome.ExitHutch, held.Error()
+		r.keep = "held"
+		return nil
+	}
+	if err != nil {
+		return refused(err)
+	}
+	if !d.part.Empty() {
+		if err := r.deliver(d); err != nil {
+			if errors.Is(err, promote.ErrPending) {
+				r.out.Committed = false
+				return err
+			}
+			var conflict *promote.ConflictError
+			if !errors.As(err, &conflict) {
+				return refused(err)
+			}
 			r.out.Committed = false
 			r.out.Status, r.out.ExitCode, r.out.Conflicts = outcome.Conflict, outcome.ExitHutch, conflict.Conflicts
 			r.out.Error = conflict.Error()
 			r.keep = "conflict"
 			return nil
-		case errors.Is(err, promote.ErrPending):
-			r.out.Committed = false
-			return err
-		case err != nil:
-			r.out.Committed = false
-			r.keep = "error"
-			return errors.Join(fmt.Errorf("not promoted, box %s is kept: %w", r.id, err), r.preserve())
 		}
 	}
-	if r.changes.GitChanged {
+	r.out.Committed = true
+	r.out.Left = len(d.rest.Entries)
+	if len(d.held) > 0 {
+		r.out.Status, r.out.ExitCode = outcome.Held, outcome.ExitHutch
+	}
+	if r.out.Left == 0 {
+		return nil
+	}
+	if !d.part.Empty() {
+		if err := changeset.Rebase(d.rest, d.part, r.ws.FD); err != nil {
+			return err
+		}
+	}
+	r.rest, r.keep = d.rest, d.reason()
+	if r.keep == "git" {
 		r.note(".git was changed in the box and left out; `hutch commit %s --git include` promotes it too", r.id)
-		r.keep = "git"
 	}
 	return nil
+}
+
+// deliver promotes what was chosen, with a receipt that says so in the journal.
+func (r *run) deliver(d *delivery) error {
+	r.out.Committed = true
+	r.out.Left = len(d.rest.Entries)
+	status, code := r.out.Status, r.out.ExitCode
+	r.out.Status = d.status()
+	record, err := r.receipt()
+	r.out.Status, r.out.ExitCode = status, code
+	if err != nil {
+		return err
+	}
+	// What stays must not be lost to a crash that comes after the commit
+	// point.
+	if r.out.Left > 0 {
+		if err := r.saveRAM(); err != nil {
+			return err
+		}
+		r.keep = d.reason()
+		if err := errors.Join(r.dir.saveChanges(changesName, d.whole), r.dir.saveChanges(restName, d.rest)); err != nil {
+			return err
+		}
+		kept := r.keptRecord(Committing, len(d.whole.Entries))
+		kept.Commits, kept.Transaction, kept.Left = 1, r.id, r.out.Left
+		if err := r.dir.write(kept); err != nil {
+			return err
+		}
+	}
+	return d.apply(r.id, record)
+}
+
+// whole is all of the change, what is left out by default included. It is read
+// before anything is promoted: a promotion takes files out of the layer.
+func (r *run) whole() (*changeset.Changeset, error) {
+	if r.Git || !r.changes.GitChanged {
+		return r.changes, nil
+	}
+	full, err := r.readChanges(true)
+	if err != nil {
+		return nil, fmt.Errorf("read .git: %w", err)
+	}
+	known := make(map[string]bool, len(r.changes.Entries))
+	for i := range r.changes.Entries {
+		known[r.changes.Entries[i].Path] = true
+	}
+	whole, _ := changeset.Split(full, func(e *changeset.Entry) bool { return inGit(e.Path) || known[e.Path] })
+	whole.Skipped = r.changes.Skipped
+	return whole, nil
 }
 
 // preserve writes down what a later command needs to diff, commit or discard
 // the box: the identity of what the branch saw cannot be found out later.
 func (r *run) preserve() error {
-	changes := r.changes
-	if r.keep == "git" {
-		full, err := r.readChanges(true)
-		if err != nil {
-			return fmt.Errorf("read .git: %w", err)
-		}
-		changes = full.Only(func(path string) bool { return path == ".git" || strings.HasPrefix(path, ".git/") })
-	}
-	if r.RAM {
-		if err := r.saveRAM(); err != nil {
+	changes := r.rest
+	if changes == nil {
+		var err error
+		if changes, err = r.whole(); err != nil {
 			return err
 		}
 	}
-	if err := r.dir.saveChanges(changes); err != nil {
+	if err := r.saveRAM(); err != nil {
 		return err
 	}
-	err := r.dir.write(&Record{
-		ID: r.id, State: Kept, Reason: r.keep, Created: time.Now().UTC(), Workspace: r.ws.Path, RawWorkspace: []byte(r.ws.Path), Argv: r.Argv,
-		Status: string(r.out.Status), ExitCode: r.out.ExitCode, Strategy: r.branch.Strategy, Form: r.branch.Form, Layer: r.branch.Layer,
-		Trusted: r.trusted, Stamp: r.stamp, Files: len(changes.Entries), Receipt: r.id,
-	})
+	if err := r.dir.saveChanges(changesName, changes); err != nil {
+		return err
+	}
+	err := r.dir.write(r.keptRecord(Kept, len(changes.Entries)))
 	r.out.Kept = err == nil
 	return err
+}
+
+func (r *run) keptRecord(state State, files int) *Record {
+	return &Record{
+		ID: r.id, State: state, Reason: r.keep, Created: time.Now().UTC(), Workspace: r.ws.Path, RawWorkspace: []byte(r.ws.Path), Argv: r.Argv,
+		Status: string(r.out.Status), ExitCode: r.out.ExitCode, Strategy: r.branch.Strategy, Form: r.branch.Form, Layer: r.branch.Layer,
+		Trusted: r.trusted, Stamp: r.stamp, Files: files, Receipt: r.id,
+	}
 }
 
 // rescue keeps what a run wrote when neither promoting nor keeping it went well:
@@ -262,10 +326,8 @@ func (r *run) preserve() error {
 func (r *run) rescue(cause error) error {
 	r.keep = "rescue"
 	path := r.dir.path + rescued
-	if r.RAM {
-		if err := r.saveRAM(); err != nil {
-			return fmt.Errorf("%w; and what the command wrote to RAM is lost: %w", cause, err)
-		}
+	if err := r.saveRAM(); err != nil {
+		return fmt.Errorf("%w; and what the command wrote to RAM is lost: %w", cause, err)
 	}
 	if err := os.Rename(r.dir.path, path); err != nil {
 		return fmt.Errorf("%w; what the command wrote lies in %s", cause, r.dir.path)
@@ -276,7 +338,7 @@ func (r *run) rescue(cause error) error {
 
 // saveRAM moves a layer that would go with this process to the disk.
 func (r *run) saveRAM() error {
-	if r.saved {
+	if !r.RAM || r.saved {
 		return nil
 	}
 	if err := fsat.RemoveAll(r.dir.fd, "upper"); err != nil { // of an attempt that failed
@@ -298,12 +360,15 @@ func (r *run) saveRAM() error {
 	return nil
 }
 
-func (d *dir) saveChanges(c *changeset.Changeset) error {
+func (d *dir) saveChanges(name string, c *changeset.Changeset) error {
 	var buf bytes.Buffer
 	if err := c.Encode(&buf); err != nil {
 		return err
 	}
-	return d.save(changesName, buf.Bytes())
+	return d.save(name, buf.Bytes())
 }
 
-const changesName = "changes"
+const (
+	changesName = "changes" // of a kept box
+	restName    = "rest"    // what it will be when the commit under way is done
+)

@@ -63,7 +63,7 @@ type State string
 //
 //	(running) -> kept -> committing -> gone
 //	                \-> gone (discard)
-//	committing -> kept (a conflict)
+//	committing -> kept (a conflict, or something stayed in the box)
 const (
 	Kept       State = "kept"
 	Committing State = "committing"
@@ -73,7 +73,7 @@ const (
 type Record struct {
 	ID        string    `json:"id"`
 	State     State     `json:"state"`
-	Reason    string    `json:"reason"` // why it was kept: "preserve", "conflict", "git", "error"
+	Reason    string    `json:"reason"` // why it was kept: "preserve", "conflict", "held", "selection", "git", "error"
 	Created   time.Time `json:"created"`
 	Workspace string    `json:"workspace"`
 	// RawWorkspace is Workspace where that is not UTF-8, which JSON would
@@ -89,6 +89,10 @@ type Record struct {
 	Stamp        workspace.Stamp    `json:"stamp"`
 	Files        int                `json:"files"` // entries of its changeset
 	Receipt      string             `json:"receipt"`
+	// Of the commit that is under way, or was the last.
+	Commits     int    `json:"commits,omitempty"`
+	Transaction string `json:"transaction,omitempty"`
+	Left        int    `json:"left,omitempty"` // entries that it leaves in the box
 }
 
 // dir is the open directory of one box.

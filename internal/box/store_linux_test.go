@@ -33,7 +33,7 @@ func keep(t *testing.T, s *Store, id string, created time.Time) *dir {
 	if err := os.Mkdir(filepath.Join(d.path, "upper"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.saveChanges(&changeset.Changeset{Entries: []changeset.Entry{}}); err != nil {
+	if err := d.saveChanges(changesName, &changeset.Changeset{Entries: []changeset.Entry{}}); err != nil {
 		t.Fatal(err)
 	}
 	err = d.write(&Record{ID: id, State: Kept, Reason: "preserve", Created: created, RawWorkspace: []byte(t.TempDir()), Form: changeset.Overlay, Layer: "upper", Strategy: workspace.Overlay})

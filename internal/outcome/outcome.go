@@ -2,6 +2,7 @@ package outcome
 
 import (
 	"hutch/internal/changeset"
+	"hutch/internal/guard"
 	"hutch/internal/promote"
 )
 
@@ -81,9 +82,10 @@ type Outcome struct {
 	Patch               string              `json:"patch,omitempty"` // unified diff, with --diff
 	Skipped             []changeset.Skipped `json:"skipped"`
 	GitChanged          bool                `json:"git_changed"`
-	Held                []string            `json:"held"`
-	Flagged             []string            `json:"flagged"`
+	Held                []guard.Finding     `json:"held"`    // what the handoff guard did not let pass
+	Flagged             []guard.Finding     `json:"flagged"` // what it let pass and names
 	Conflicts           []promote.Conflict  `json:"conflicts"`
+	Left                int                 `json:"left"` // changes that were not promoted and stay in the box
 	Kept                bool                `json:"kept"` // the box is still there: hutch diff|commit|discard ID
 	Notes               []string            `json:"notes"`
 	Error               string              `json:"error,omitempty"`

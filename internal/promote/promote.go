@@ -15,7 +15,7 @@ type Request struct {
 	ID        string // names the transaction: lower-case letters, digits and dashes
 	Workspace int    // directory descriptor of the workspace
 	Layer     int    // directory descriptor of the layer the changeset was read from
-	Picked    int // directory descriptor of what changeset.Selection.Split wrote; for entries that have their content there
+	Picked    int    // directory descriptor of what changeset.Selection.Split wrote; for entries that have their content there
 	Changes   *changeset.Changeset
 	// Stamp is T of the branch: a touched path whose ctime is T or later was
 	// changed on the host meanwhile.

@@ -91,7 +91,9 @@ func TestRestSeesTheHostsEdits(t *testing.T) {
 		"replaced":  func(s *scene) error { return os.Rename(s.ws("keep.txt"), s.ws("mod.txt")) },
 		"directory": func(s *scene) error { return os.Chmod(s.ws("chmod"), 0o755) },
 		"within":    func(s *scene) error { return os.WriteFile(s.ws("deldir/mine"), nil, 0o644) },
-		"above":     func(s *scene) error { return errors.Join(os.Rename(s.ws("todir"), s.ws("x")), os.Mkdir(s.ws("todir"), 0o755)) },
+		"above": func(s *scene) error {
+			return errors.Join(os.Rename(s.ws("todir"), s.ws("x")), os.Mkdir(s.ws("todir"), 0o755))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, after := mixed()

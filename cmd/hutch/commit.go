@@ -1,0 +1,188 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"hutch/internal/box"
+	"hutch/internal/guard"
+	"hutch/internal/outcome"
+	"hutch/internal/promote"
+)
+
+// promotionFlags are shared by the commands that promote.
+type promotionFlags struct {
+	git, mtime choice
+	box.Promotion
+}
+
+func newPromotionFlags() promotionFlags {
+	return promotionFlags{
+		git:   choice{value: "exclude", of: []string{"exclude", "include"}},
+		mtime: choice{value: "commit", of: []string{"commit", "keep"}},
+	}
+}
+
+func (f *promotionFlags) add(flags *pflag.FlagSet) {
+	flags.Var(&f.git, "git", "exclude or include .git in the change")
+	flags.Var(&f.mtime, "mtime", "times of promoted files: commit (order kept, ending now) or keep")
+	flags.StringArrayVar(&f.Only, "only", nil, "promote only what matches this glob (gitignore syntax); may be repeated")
+	flags.StringArrayVar(&f.Except, "except", nil, "leave what matches this glob in the box; may be repeated")
+	flags.BoolVar(&f.Hold, "hold", false, "leave what the handoff guard holds in the box, promote the rest")
+	flags.StringArrayVar(&f.Allow, "allow-path", nil, "let the handoff guard pass what matches this glob; may be repeated")
+	flags.StringArrayVar(&f.Protect, "protect", nil, "let the handoff guard hold what matches this glob; may be repeated")
+}
+
+func (f *promotionFlags) promotion() (box.Promotion, error) {
+	p := f.Promotion
+	p.Git, p.KeepTimes = f.git.value == "include", f.mtime.value == "keep"
+	for flag, list := range map[string][]string{"--only": p.Only, "--except": p.Except, "--allow-path": p.Allow, "--protect": p.Protect} {
+		for _, glob := range list {
+			if strings.TrimSpace(glob) == "" {
+				return p, fmt.Errorf("%s: the glob is empty; give one such as 'src/**'", flag)
+			}
+		}
+	}
+	return p, nil
+}
+
+func commitCommand() *cobra.Command {
+	f := newPromotionFlags()
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "commit BOX",
+		Short: "Promote what a kept box changed, whole or not at all",
+		Long: `Promote what a kept box changed. The selected set arrives whole or not at all;
+what is not selected, or is held by the handoff guard, stays in the box.`,
+		Example: `  hutch commit 3f9c
+  hutch commit 3f9c --only 'src/**' --except '*.lock'
+  hutch commit 3f9c --allow-path .vscode/tasks.json
+`,
+		Args: oneBox,
+		RunE: func(_ *cobra.Command, args []string) error {
+			promotion, err := f.promotion()
+			if err != nil {
+				return err
+			}
+			return withStore(func(s *box.Store) error {
+				done, err := s.Commit(args[0], promotion)
+				if asJSON {
+					return commitJSON(done, err)
+				}
+				if done != nil {
+					sayPromoted(args[0], done, err)
+				}
+				var held *box.HeldError
+				if errors.As(err, &held) || err == nil && len(done.Held) > 0 {
+					return exit(outcome.ExitHutch)
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().SortFlags = false
+	f.add(cmd.Flags())
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was promoted, held or in conflict, as JSON")
+	return cmd
+}
+
+// sayPromoted explains on standard error what a promotion did beside
+// succeeding.
+func sayPromoted(boxID string, done *box.Promoted, err error) {
+	for _, line := range explainGuard(boxID, done.Held, done.Flagged, err == nil) {
+		fmt.Fprintln(os.Stderr, "hutch: "+line)
+	}
+	if err == nil && done.Kept {
+		fmt.Fprintf(os.Stderr, "hutch: %d changes stay in box %s: hutch diff %s, hutch commit %s, hutch discard %s\n", done.Left, boxID, boxID, boxID, boxID)
+	}
+}
+
+// explainGuard says in one line each what was held or flagged; what runs by
+// itself comes first.
+func explainGuard(boxID string, held, flagged []guard.Finding, promoted bool) []string {
+	var lines []string
+	for _, f := range held {
+		lines = append(lines, oneLine(fmt.Sprintf("held: %s; to allow it once: hutch commit %s --allow-path %s", f.Line(), boxID, shellQuote(escapeGlob(f.Path)))))
+	}
+	if len(held) > 0 && !promoted {
+		lines = append(lines, fmt.Sprintf("nothing was promoted; to promote the rest: hutch commit %s --hold", boxID))
+	}
+	const most = 20
+	for _, f := range flagged[:min(len(flagged), most)] {
+		lines = append(lines, oneLine("note: "+f.Line()))
+	}
+	if more := len(flagged) - most; more > 0 {
+		lines = append(lines, fmt.Sprintf("note: %d more flagged paths; --json lists them all", more))
+	}
+	return lines
+}
+
+// escapeGlob writes a path as a glob that matches it alone.
+func escapeGlob(path string) string {
+	var b strings.Builder
+	b.WriteByte('/')
+	for i := range len(path) {
+		if strings.IndexByte(`*?[]\`, path[i]) >= 0 || path[i] == ' ' && i == len(path)-1 {
+			b.WriteByte('\\')
+		}
+		b.WriteByte(path[i])
+	}
+	return b.String()
+}
+
+// shellQuote writes a word as a POSIX shell reads it back.
+func shellQuote(word string) string {
+	plain := word != ""
+	for i := range len(word) {
+		c := word[i]
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && strings.IndexByte("/._-+,@%=:", c) < 0 {
+			plain = false
+		}
+	}
+	if plain {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+func commitJSON(done *box.Promoted, err error) error {
+	if done == nil {
+		done = &box.Promoted{Held: []guard.Finding{}, Flagged: []guard.Finding{}, Conflicts: []promote.Conflict{}}
+	}
+	report := struct {
+		Status outcome.Status `json:"status"`
+		*box.Promoted
+		Error string `json:"error,omitempty"`
+	}{Status: outcome.Success, Promoted: done}
+	var conflict *promote.ConflictError
+	var held *box.HeldError
+	switch {
+	case errors.As(err, &conflict):
+		report.Status, done.Conflicts = outcome.Conflict, conflict.Conflicts
+	case errors.As(err, &held):
+		report.Status = outcome.Held
+	case err != nil:
+		report.Status = outcome.Error
+	case len(done.Held) > 0:
+		report.Status = outcome.Held
+	}
+	if err != nil {
+		report.Error = err.Error()
+		done.Diff = nil
+	}
+	encoded, jerr := json.Marshal(report)
+	if jerr != nil {
+		return errors.Join(err, jerr)
+	}
+	_, jerr = os.Stdout.Write(append(encoded, '\n'))
+	if err == nil && report.Status == outcome.Held {
+		return errors.Join(exit(outcome.ExitHutch), jerr)
+	}
+	return errors.Join(err, jerr)
+}

@@ -160,7 +160,7 @@ func (d *delivery) apply(id string, receipt []byte) error {
 	}
 	var err error
 	d.result, err = promote.Apply(context.Background(), promote.Request{
-		ID: id, Workspace: d.ws.FD, Layer: d.layer, Picked: d.picked, Changes: d.part, Stamp: d.stamp.T, Receipt: receipt,
+		ID: id, Workspace: d.ws.FD, Layer: d.layer, Picked: d.picked, Changes: d.part, Stamp: d.stamp, Receipt: receipt,
 		KeepTimes: d.KeepTimes,
 		// What stays in the box must not share files with the workspace.
 		KeepLayer: !onlyGit(d.rest),

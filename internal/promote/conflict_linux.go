@@ -22,109 +22,131 @@ func absent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
-// look finds what the host holds at an entry's path and, in what, why that is
-// a conflict; "" when it is as the branch saw it.
-func (p *planner) look(e *changeset.Entry) (st fsat.Stat, found bool, what string, err error) {
-	st, err = p.host.lstat(e.Path)
-	found = err == nil
+// look finds what the host holds at an entry's path, and what it did to it
+// since the branch.
+func (p *planner) look(e *changeset.Entry, d *decision) (difference, error) {
+	st, err := p.host.lstat(e.Path)
+	d.st, d.found = st, err == nil
 	if err != nil && !absent(err) {
-		return st, false, "", err
+		return difference{}, err
 	}
 	if e.Path != "." {
 		dir, _ := fsat.Split(e.Path)
-		if what, err = p.ancestor(dir); err != nil || what != "" {
-			return st, found, what, err
+		if diff, err := p.ancestor(dir); err != nil || diff.what != "" {
+			return diff, err
 		}
 	}
+	what := ""
 	switch {
-	case e.Before == nil && found:
-		return st, found, "created it too", nil
+	case e.Before == nil && d.found:
+		what = "created it too"
+	case e.Before == nil && e.CopiedUp:
+		if what, err = p.deletedSince(e.Path); err != nil || what == "" {
+			return difference{}, err
+		}
 	case e.Before == nil:
-		return st, found, "", nil
-	case !found:
-		return st, found, "deleted it", nil
+		return difference{}, nil
+	case !d.found:
+		what = "deleted it"
 	case st.Type != e.Before.Type:
-		return st, found, fmt.Sprintf("made it a %s", st.Type), nil
+		what = fmt.Sprintf("made it a %s", st.Type)
 	case e.BaseIno != 0 && st.Ino != e.BaseIno:
-		return st, found, "replaced it", nil
+		what = "replaced it"
 	case e.Path == ".":
 		// Any new name at the top changes its ctime, .hutch too.
 		if st.Mode != e.Before.Mode {
-			return st, found, "changed its mode", nil
+			what = "changed its mode"
 		}
 	case e.BaseCtime != nil && st.Ctime == *e.BaseCtime:
 		// A part of the change was promoted here; nobody was here since.
-	case !st.Ctime.Before(p.req.Stamp):
+	case !st.Ctime.Before(p.req.Stamp.T):
 		// >= and not >: an edit right after the stamp is in the same
 		// tick of the file system's clock.
-		return st, found, "changed it", nil
+		what = "changed it"
 	}
-	if st.Type == fsat.Regular {
+	if d.found && st.Type == fsat.Regular {
 		// An editor's open descriptor would go on writing to the file that
 		// is about to be displaced.
 		dir, name, err := p.host.parent(e.Path)
 		if err != nil {
-			return st, found, "", err
+			return difference{}, err
 		}
 		if busy(dir, name) {
-			return st, found, "has it open for writing", nil
+			return difference{"has it open for writing", stays}, nil
 		}
 	}
-	return st, found, "", nil
+	return difference{what, soft}, nil
+}
+
+// deletedSince judges a path that the host does not have, and that the layer
+// has a copy of: the host deleted it, or the box moved it here. Where nothing
+// was deleted from the directory since the branch, it was moved.
+func (p *planner) deletedSince(path string) (string, error) {
+	dir, _ := fsat.Split(path)
+	st, err := p.host.lstat(dir)
+	if err != nil {
+		return "", err
+	}
+	if st.Ctime.Before(p.req.Stamp.T) {
+		return "", nil
+	}
+	return "deleted it", nil
 }
 
 // ancestor tells why the directory dir is not the one the branch saw: a
 // directory that was swapped leaves the ctimes of what it holds alone.
-func (p *planner) ancestor(dir string) (string, error) {
-	if what, ok := p.ancestors[dir]; ok {
-		return what, nil
+func (p *planner) ancestor(dir string) (difference, error) {
+	if diff, ok := p.ancestors[dir]; ok {
+		return diff, nil
 	}
-	what := ""
+	var diff difference
 	if dir != "." {
 		above, _ := fsat.Split(dir)
 		var err error
-		if what, err = p.ancestor(above); err != nil {
-			return "", err
+		if diff, err = p.ancestor(above); err != nil {
+			return diff, err
 		}
 	}
-	if what == "" {
+	if diff.what == "" {
 		st, err := p.host.lstat(dir)
 		base := p.req.Changes.Ancestors[dir]
 		switch {
 		case err != nil && !absent(err):
-			return "", err
+			return diff, err
 		case err != nil:
-			what = fmt.Sprintf("deleted the directory %q above it", dir)
+			diff = difference{fmt.Sprintf("deleted the directory %q above it", dir), stays}
+		case st.Type == fsat.Symlink:
+			// The path leads elsewhere now: even to leave it says nothing
+			// of what is there.
+			diff = difference{fmt.Sprintf("made %q above it a symlink", dir), hard}
 		case st.Type != fsat.Directory:
-			what = fmt.Sprintf("made %q above it a %s", dir, st.Type)
+			diff = difference{fmt.Sprintf("made %q above it a %s", dir, st.Type), stays}
 		case base != 0 && st.Ino != base:
-			what = fmt.Sprintf("replaced the directory %q above it", dir)
+			diff = difference{fmt.Sprintf("replaced the directory %q above it", dir), stays}
 		}
 	}
-	p.ancestors[dir] = what
-	return what, nil
+	p.ancestors[dir] = diff
+	return diff, nil
 }
 
-// strangers finds what a directory that is to go holds without the changeset
-// naming it: the box never saw it, so it must not be lost. It returns how much
-// it found.
-func (p *planner) strangers(e *changeset.Entry) (n int, err error) {
+// strangers returns what a directory that is to go holds without the changeset
+// naming it.
+func (p *planner) strangers(e *changeset.Entry) (paths []string, err error) {
 	fd, err := fsat.OpenDir(p.req.Workspace, e.Path)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer unix.Close(fd)
 	entries, err := fsat.ReadDir(fd)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	for _, d := range entries {
 		if path := fsat.Join(e.Path, d.Name); !p.deleted[path] {
-			p.conflicts = append(p.conflicts, Conflict{path, string(changeset.Deleted), "has it, unknown to the box"})
-			n++
+			paths = append(paths, path)
 		}
 	}
-	return n, nil
+	return paths, nil
 }
 
 // equal reports whether the host already is what the box made: then both

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -17,43 +18,54 @@ import (
 // step lies beneath another, except that a directory may be altered above
 // steps: what is beneath a new or a vanished directory goes with it.
 type plan struct {
-	req      *Request
-	steps    []step
-	carried  [][]*changeset.Entry // by step: what its slot will hold, itself first
-	parents  []parent
-	seen     []seen // by entry: the host as the plan found it
-	promoted int
-	held     int64 // bytes that will lie in the slots as undo data
-}
-
-// seen is what the plan found at a path of the host; a zero Ino is nothing.
-type seen struct {
-	ino   uint64
-	ctime fsat.Time
+	req       *Request
+	decisions []decision // by entry
+	steps     []step
+	carried   [][]*changeset.Entry // by step: what its slot will hold, itself first
+	merged    map[*changeset.Entry][]byte
+	parents   []parent
+	resolved  []Resolution
+	notes     []string
+	promoted  int
+	held      int64 // bytes that will lie in the slots as undo data
 }
 
 // planner holds what is only needed while planning.
 type planner struct {
 	*plan
 	host      *tree
+	fresh     map[string]bool // directories taken where the host has none
+	dropped   map[string]bool // what is left with all beneath it
 	whole     map[string]int  // directories staged whole, to the index of their step
 	gone      map[string]bool // directories that vanish with what they hold
 	deleted   map[string]bool // every path the changeset names as deleted
-	ancestors map[string]string
+	ancestors map[string]difference
 	noted     map[string]bool // directories that are in plan.parents
 	conflicts []Conflict
 }
 
-// makePlan checks the changeset against the workspace and orders it. It reads
-// only. It returns a *ConflictError when the host changed the same paths.
+// makePlan checks the changeset against the workspace, decides what becomes of
+// each entry, and orders what is to be done. It reads only. It returns a
+// *ConflictError when the host changed the same paths and the mode does not
+// settle it.
 func makePlan(req *Request) (*plan, error) {
+	if !slices.Contains([]Mode{Fail, Ours, Theirs, Merge}, req.OnConflict) {
+		return nil, fmt.Errorf("%q is no way to settle conflicts: choose %s, %s or %s", req.OnConflict, Ours, Theirs, Merge)
+	}
+	if err := checkClock(req.Stamp); err != nil {
+		return nil, err
+	}
 	p := &planner{
-		plan:      &plan{req: req, seen: make([]seen, len(req.Changes.Entries))},
+		plan: &plan{
+			req: req, decisions: make([]decision, len(req.Changes.Entries)), merged: map[*changeset.Entry][]byte{},
+		},
 		host:      newTree(req.Workspace),
+		fresh:     map[string]bool{},
+		dropped:   map[string]bool{},
 		whole:     map[string]int{},
 		gone:      map[string]bool{},
 		deleted:   map[string]bool{},
-		ancestors: map[string]string{},
+		ancestors: map[string]difference{},
 		noted:     map[string]bool{},
 	}
 	defer p.host.close()
@@ -70,14 +82,25 @@ func makePlan(req *Request) (*plan, error) {
 			p.deleted[e.Path] = true
 		}
 	}
-	for i := range entries {
-		if err := p.entry(i, &entries[i]); err != nil {
-			return nil, fmt.Errorf("%q: %w", entries[i].Path, err)
+	if err := p.decide(); err != nil {
+		return nil, err
+	}
+	if p.conflicts == nil {
+		for i := range p.decisions {
+			err := p.arrange(&p.decisions[i])
+			if absent(err) {
+				p.conflict(&entries[i], "is changing it right now", "")
+				err = nil
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%q: %w", entries[i].Path, err)
+			}
 		}
 	}
 	if p.conflicts != nil {
 		return nil, &ConflictError{p.conflicts}
 	}
+	slices.SortFunc(p.resolved, func(a, b Resolution) int { return strings.Compare(a.Path, b.Path) })
 	return p.plan, nil
 }
 
@@ -113,12 +136,15 @@ func checkEntry(e *changeset.Entry) error {
 	return nil
 }
 
-func (p *planner) entry(i int, e *changeset.Entry) error {
+// arrange turns a decision into its step, or into part of the step of a
+// directory above.
+func (p *planner) arrange(d *decision) error {
+	if d.verdict != take {
+		return nil
+	}
+	e := d.entry
 	dir, _ := fsat.Split(e.Path)
 	if at, ok := p.whole[dir]; ok && e.Path != "." {
-		if e.Op != changeset.Created {
-			return fmt.Errorf("%s beneath a new directory", e.Op)
-		}
 		p.carried[at] = append(p.carried[at], e)
 		if e.After.Type == fsat.Directory {
 			p.whole[e.Path] = at
@@ -129,68 +155,38 @@ func (p *planner) entry(i int, e *changeset.Entry) error {
 	if p.gone[dir] && e.Op != changeset.Deleted {
 		return fmt.Errorf("%s beneath a directory that is gone", e.Op)
 	}
-
-	st, found, what, err := p.look(e)
-	if err != nil {
-		return err
-	}
-	if found {
-		p.seen[i] = seen{st.Ino, st.Ctime}
-	}
-	vanishes := e.Before != nil && found && st.Type == fsat.Directory && (e.After == nil || e.After.Type != fsat.Directory)
-	if vanishes {
-		n, err := p.strangers(e)
-		if err != nil || n > 0 {
-			return err
-		}
-	}
-	if what != "" {
-		same, err := p.equal(e, st, found)
-		if err != nil {
-			return err
-		}
-		if !same {
-			p.conflicts = append(p.conflicts, Conflict{Path: e.Path, Box: string(e.Op), Host: what})
-		}
-		// On a conflict the walk goes on only to name the others.
-		if e.After == nil && e.Before.Type == fsat.Directory {
-			p.gone[e.Path] = true
-		}
-		return nil
-	}
-
-	if vanishes {
+	if p.vanishes(d) {
 		p.gone[e.Path] = true
 	}
 	p.promoted++
-	if e.After == nil || e.Before != nil && !p.altered(e) {
-		p.held += st.Size
+	altered := p.altersInPlace(d)
+	if d.found && !altered {
+		p.held += d.st.Size
 	}
 	if p.gone[dir] {
 		return nil // goes with the directory above
 	}
-	s := step{Path: raw(e.Path), Before: identOf(st)}
-	if !found {
-		s.Before = ident{}
+	s := step{Path: raw(e.Path)}
+	if d.found {
+		s.Before = identOf(d.st)
 	}
 	switch {
 	case e.After == nil:
 		s.Kind = remove
-	case e.Before == nil:
+	case !d.found:
 		s.Kind = create
-	case p.altered(e):
+	case altered:
 		s.Kind = alter
-		if s.Alter, err = p.alteration(e, st); err != nil || s.Alter == nil {
+		var err error
+		if s.Alter, err = p.alteration(e, d.st); err != nil || s.Alter == nil {
 			return err
 		}
+		p.add(s, nil)
+		return nil
 	default:
 		s.Kind = replace
 	}
-	if s.Kind == alter {
-		p.add(s, nil)
-		return nil
-	}
-	if err := p.parent(dir, st, found); err != nil {
+	if err := p.parent(dir, d.st, d.found); err != nil {
 		return err
 	}
 	p.add(s, e)
@@ -198,6 +194,17 @@ func (p *planner) entry(i int, e *changeset.Entry) error {
 		p.whole[e.Path] = len(p.steps) - 1
 	}
 	return nil
+}
+
+// altersInPlace reports whether an entry is done without another file in the
+// host's place. A file with other names is not changed in place: they may lie
+// outside of the workspace.
+func (p *planner) altersInPlace(d *decision) bool {
+	e := d.entry
+	if e.After == nil || !d.found || d.st.Type != e.After.Type {
+		return false
+	}
+	return e.After.Type == fsat.Directory || d.attrs || p.altered(e) && d.st.Nlink == 1
 }
 
 func (p *planner) add(s step, e *changeset.Entry) {
@@ -233,8 +240,10 @@ func (p *planner) alteration(e *changeset.Entry, st fsat.Stat) (*alteration, err
 	}
 	defer unix.Close(fd)
 	names := map[string]bool{}
-	for name := range e.Before.Xattrs {
-		names[name] = true
+	if e.Before != nil {
+		for name := range e.Before.Xattrs {
+			names[name] = true
+		}
 	}
 	for name := range e.After.Xattrs {
 		names[name] = true
@@ -319,6 +328,9 @@ func (p *planner) parent(dir string, target fsat.Stat, found bool) error {
 // unchanged looks again at every path of the plan, and returns a
 // *ConflictError when the host changed one since it was made.
 func (p *plan) unchanged() error {
+	if err := checkClock(p.req.Stamp); err != nil {
+		return err
+	}
 	host := newTree(p.req.Workspace)
 	defer host.close()
 	known := map[string]uint64{}
@@ -326,21 +338,17 @@ func (p *plan) unchanged() error {
 		known[string(d.Path)] = d.Ino
 	}
 	var conflicts []Conflict
-	for i := range p.req.Changes.Entries {
-		e := &p.req.Changes.Entries[i]
-		if e.Path == "." {
-			continue // .hutch itself changed its ctime
+	for i := range p.decisions {
+		d, e := &p.decisions[i], &p.req.Changes.Entries[i]
+		if e.Path == "." || d.verdict == leave {
+			continue // .hutch itself changed the ctime of "."
 		}
 		st, err := host.lstat(e.Path)
-		now := seen{st.Ino, st.Ctime}
-		if err != nil {
-			if !absent(err) {
-				return err
-			}
-			now = seen{}
+		if err != nil && !absent(err) {
+			return err
 		}
-		if now != p.seen[i] {
-			conflicts = append(conflicts, Conflict{e.Path, string(e.Op), "changed while it was being promoted"})
+		if err == nil != d.found || d.found && (st.Ino != d.st.Ino || st.Ctime != d.st.Ctime) {
+			conflicts = append(conflicts, Conflict{Path: e.Path, Box: string(e.Op), Host: "changed it during the promotion"})
 		}
 	}
 	for _, dir := range slices.Sorted(maps.Keys(known)) {
@@ -349,7 +357,7 @@ func (p *plan) unchanged() error {
 			return err
 		}
 		if err != nil || st.Ino != known[dir] || st.Type != fsat.Directory {
-			conflicts = append(conflicts, Conflict{dir, "changed within", "replaced while it was being promoted"})
+			conflicts = append(conflicts, Conflict{Path: dir, Box: "changed within", Host: "replaced it during the promotion"})
 		}
 	}
 	if conflicts != nil {

@@ -41,6 +41,7 @@ func Apply(ctx context.Context, req Request) (Result, error) {
 	if err != nil {
 		return res, err
 	}
+	res.Resolved, res.Notes = p.resolved, p.notes
 	if len(p.steps) == 0 {
 		res.Durable = true
 		return res, nil

@@ -207,6 +207,9 @@ func (s *stager) regular(dir int, name string, e *changeset.Entry, mode uint32) 
 	case changeset.Picked:
 		from = s.picked
 	}
+	if data, ok := s.plan.merged[e]; ok {
+		return nil, s.write(dir, name, data)
+	}
 	fromDir, fromName, err := from.parent(e.SourcePath)
 	if err != nil {
 		return nil, err
@@ -236,6 +239,16 @@ func (s *stager) regular(dir int, name string, e *changeset.Entry, mode uint32) 
 		}
 	}
 	return nil, s.copy(fromDir, fromName, src, st, dir, name, e)
+}
+
+// write stages content that is in neither tree.
+func (s *stager) write(dir int, name string, data []byte) error {
+	fd, err := createFile(dir, name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return write(fd, data)
 }
 
 // link makes the layer's file the slot. It returns nil where the file must be

@@ -5,7 +5,6 @@ package promote
 import (
 	"encoding/gob"
 	"encoding/hex"
-	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -20,6 +19,7 @@ import (
 
 	"hutch/internal/changeset"
 	"hutch/internal/fsat"
+	"hutch/internal/workspace"
 )
 
 // node is one path of a tree in memory.
@@ -257,17 +257,14 @@ func newScene(t testing.TB, dir string, before, after mapTree, marks string) *sc
 	return s
 }
 
-func stamp(t testing.TB, ws string) fsat.Time {
+func stamp(t testing.TB, dir string) workspace.Stamp {
 	t.Helper()
-	fd, err := unix.Open(ws, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	ws, err := workspace.Open(dir, true)
 	check(t, err)
-	defer unix.Close(fd)
-	_, err = fsat.Fstat(fd)
+	defer ws.Close()
+	s, err := workspace.TakeStamp(ws)
 	check(t, err)
-	check(t, unix.UtimesNanoAt(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), nil, 0))
-	st, err := fsat.Fstat(fd)
-	check(t, err)
-	return st.Ctime
+	return s
 }
 
 func (s *scene) open(t testing.TB) {

@@ -26,17 +26,37 @@ func TakeStamp(ws *Workspace) (Stamp, error) {
 	} else {
 		s.T, s.Valid = t, true
 	}
-	if s.Realtime, err = now(unix.CLOCK_REALTIME); err != nil {
+	clocks, err := Clocks()
+	if err != nil {
 		return s, err
 	}
-	if s.Boottime, err = now(unix.CLOCK_BOOTTIME); err != nil {
-		return s, err
+	s.Realtime, s.Boottime, s.BootID = clocks.Realtime, clocks.Boottime, clocks.BootID
+	if s.Valid && coarse {
+		waitTick(t)
 	}
+	return s, nil
+}
+
+// Clocks reads what a stamp says of clocks, without the rest of it.
+func Clocks() (s Stamp, err error) {
 	if s.BootID, err = bootID(); err != nil {
 		return s, err
 	}
-	if s.Valid && coarse {
-		waitTick(t)
+	// Between two readings the process may wait for a processor.
+	for range 10 {
+		first, err := now(unix.CLOCK_BOOTTIME)
+		if err != nil {
+			return s, err
+		}
+		if s.Realtime, err = now(unix.CLOCK_REALTIME); err != nil {
+			return s, err
+		}
+		if s.Boottime, err = now(unix.CLOCK_BOOTTIME); err != nil {
+			return s, err
+		}
+		if (s.Boottime.Sec-first.Sec)*1e9+s.Boottime.Nsec-first.Nsec < int64(100*time.Microsecond) {
+			break
+		}
 	}
 	return s, nil
 }

@@ -106,7 +106,9 @@ func (s *shed) promote(ctx context.Context, p *plan, res Result) (Result, error)
 	}
 	m := newMover(s.ws, txn, j)
 	defer m.close()
-	err = fsync(txn)
+	if !lost(commitBarrier) {
+		err = fsync(txn)
+	}
 	if err == nil {
 		err = m.forward()
 	}
@@ -165,12 +167,22 @@ func (s *shed) writeJournal(txn int, p *plan, st *stager) (*journal, error) {
 }
 
 func (s *shed) flushStaged(txn int, st *stager) error {
-	return flush(txn, append(st.made, journalTmp, "."), s.fd, s.ws)
+	if lost(stagedBarrier) {
+		return nil
+	}
+	names := append(st.made, ".")
+	if !lost(journalBarrier) {
+		names = append(names, journalTmp)
+	}
+	return flush(txn, names, s.fd, s.ws)
 }
 
 // flush makes the steps durable: the directories they took place in, and the
 // files whose times or modes they changed.
 func (m *mover) flush() error {
+	if lost(appliedBarrier) {
+		return nil
+	}
 	names := make([]string, 0, len(m.j.Parents)+len(m.j.Steps))
 	for _, p := range m.j.Parents {
 		names = append(names, string(p.Path))
@@ -251,6 +263,9 @@ func (m *mover) conclude() error {
 	}
 	if err := rename(m.txn, journalFile, m.txn, doneFile, 0); err != nil {
 		return err
+	}
+	if lost(doneBarrier) {
+		return nil
 	}
 	return flush(m.txn, nil, durable...)
 }

@@ -22,6 +22,15 @@ const (
 	dirtyKBPerMsec = 400 // how fast dirty pages of others go out under syncfs
 )
 
+// The barriers of a promotion: after each, what came before it is on the disk.
+const (
+	stagedBarrier  = "staged"  // B1: slots and journal, before the commit point
+	journalBarrier = "journal" // the journal's part of B1
+	commitBarrier  = "commit"  // the journal's name, before any step
+	appliedBarrier = "applied" // B3: all steps, before the journal is done
+	doneBarrier    = "done"    // before success is reported
+)
+
 // flush makes the named files and directories beneath dir durable, by an
 // fsync of each or by one syncfs, whichever should be cheaper. An extra
 // descriptor is flushed with them.

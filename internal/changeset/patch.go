@@ -2,11 +2,14 @@ package changeset
 
 import (
 	"bufio"
+	"crypto/sha1" // the name of a git blob
+	"encoding/hex"
 	"fmt"
 	"strings"
-
-	"github.com/aymanbagabas/go-udiff/lcs"
 )
+
+// maxShown is the size of the largest file that a patch shows.
+const maxShown = 1 << 20
 
 // blob is one side of a file in a patch, in the two modes and the symlinks
 // that git knows.
@@ -14,86 +17,188 @@ type blob struct {
 	mode    string
 	content []byte
 	hidden  string // why the content is not shown; "" when it is
+	binary  bool
 }
 
-// patcher writes a patch in git's format.
-type patcher struct{ w *bufio.Writer }
+const noBlob = "0000000000000000000000000000000000000000"
 
-// file writes the change of one file; nil is a side on which it is not.
-func (p patcher) file(path string, before, after *blob, sameContent bool) {
-	if before == nil && after == nil {
+// name is what git calls the blob.
+func (b *blob) name() string {
+	if b == nil {
+		return noBlob
+	}
+	h := sha1.New()
+	fmt.Fprintf(h, "blob %d\x00", len(b.content))
+	h.Write(b.content)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func (b *blob) bytes() []byte {
+	if b == nil {
+		return nil
+	}
+	return b.content
+}
+
+// FileChange is the change of one file as git tells it.
+type FileChange struct {
+	Status     Status
+	Path       string
+	From       string // the old path of a rename
+	Similarity int    // of a rename, in percent
+	Before     *State // nil when added
+	After      *State // nil when deleted
+	Binary     bool
+	Hidden     string // why the content is not shown; "" when it is
+	Added      int    // lines
+	Removed    int
+	Hunks      []Hunk
+
+	before, after *blob
+	same          bool // the content is
+}
+
+// Status is the letter by which git calls a change.
+type Status string
+
+// The statuses.
+const (
+	StatusAdded    Status = "A"
+	StatusDeleted  Status = "D"
+	StatusModified Status = "M"
+	StatusRenamed  Status = "R"
+	StatusRetyped  Status = "T" // a file became a symlink, or the reverse
+)
+
+// Modes returns the modes of both sides as git writes them, "" for none.
+func (f *FileChange) Modes() (before, after string) {
+	if f.before != nil {
+		before = f.before.mode
+	}
+	if f.after != nil {
+		after = f.after.mode
+	}
+	return before, after
+}
+
+// compare works out the hunks.
+func (f *FileChange) compare() {
+	for _, b := range []*blob{f.before, f.after} {
+		if b != nil && b.hidden != "" && f.Hidden == "" {
+			f.Hidden = b.hidden
+		}
+		f.Binary = f.Binary || b != nil && b.binary
+	}
+	if f.same {
+		f.Hidden, f.Binary = "", false
+	}
+	if f.same || f.Hidden != "" || f.Binary {
 		return
 	}
-	if before != nil && after != nil {
-		if before.mode[:3] != after.mode[:3] {
-			// A file that became a symlink goes, and a symlink comes.
-			p.file(path, before, nil, false)
-			p.file(path, nil, after, false)
-			return
-		}
-		if sameContent && before.mode == after.mode {
-			return
-		}
+	if f.Status == StatusRetyped {
+		f.Removed, f.Added = len(lines(f.before.content)), len(lines(f.after.content))
+		return
 	}
-	from, to := quote("a/"+path), quote("b/"+path)
-	if !sameContent {
-		if reason := hiddenReason(before, after); reason != "" {
-			p.hidden(from, to, before, after, reason)
-			return
-		}
+	f.Hunks = diffText(f.before.bytes(), f.after.bytes())
+	for i := range f.Hunks {
+		added, removed := f.Hunks[i].Count()
+		f.Added += added
+		f.Removed += removed
 	}
-	fmt.Fprintf(p.w, "diff --git %s %s\n", from, to)
-	switch {
-	case before == nil:
-		fmt.Fprintf(p.w, "new file mode %s\n", after.mode)
+}
+
+// Write writes the change in git's format, as git apply takes it.
+func (f *FileChange) Write(w *bufio.Writer) { f.write(w, true) }
+
+// WriteText writes the change in git's format for a person: of binary content
+// it only says that it differs.
+func (f *FileChange) WriteText(w *bufio.Writer) { f.write(w, false) }
+
+func (f *FileChange) write(w *bufio.Writer, withBinary bool) {
+	if f.Hidden != "" {
+		f.writeNote(w)
+		return
+	}
+	if f.Status == StatusRetyped {
+		// A file that became a symlink goes, and a symlink comes.
+		for _, half := range []FileChange{
+			{Status: StatusDeleted, Path: f.Path, before: f.before},
+			{Status: StatusAdded, Path: f.Path, after: f.after},
+		} {
+			half.compare()
+			half.write(w, withBinary)
+		}
+		return
+	}
+	f.writeHeader(w)
+	if f.same {
+		return
+	}
+	from, to := quote("a/"+f.oldPath()), quote("b/"+f.Path)
+	if f.before == nil {
 		from = "/dev/null"
-	case after == nil:
-		fmt.Fprintf(p.w, "deleted file mode %s\n", before.mode)
+	}
+	if f.after == nil {
 		to = "/dev/null"
-	case before.mode != after.mode:
-		fmt.Fprintf(p.w, "old mode %s\nnew mode %s\n", before.mode, after.mode)
 	}
-	if sameContent {
-		return
-	}
-	was, is := lines(before), lines(after)
-	for i, h := range diffLines(was, is) {
-		if i == 0 {
-			fmt.Fprintf(p.w, "--- %s\n+++ %s\n", label(from), label(to))
+	switch {
+	case f.Binary && withBinary:
+		writeBinary(w, f.before.bytes(), f.after.bytes())
+	case f.Binary:
+		fmt.Fprintf(w, "Binary files %s and %s differ\n", from, to)
+	case len(f.Hunks) > 0:
+		fmt.Fprintf(w, "--- %s\n+++ %s\n", label(from), label(to))
+		for i := range f.Hunks {
+			f.Hunks[i].Write(w)
 		}
-		h.write(p.w, was, is)
 	}
 }
 
-// hiddenReason says why a change cannot be shown; "" when it can.
-func hiddenReason(before, after *blob) string {
-	for _, b := range []*blob{before, after} {
-		if b != nil && b.hidden != "" {
-			return b.hidden
-		}
+func (f *FileChange) oldPath() string {
+	if f.From != "" {
+		return f.From
 	}
-	return ""
+	return f.Path
 }
 
-// hidden notes a change whose content is not shown. git apply takes such a
+// writeHeader writes all that stands before the content. The names of the
+// blobs are whole, which git apply demands for binary content, and which lets
+// git apply --3way find them.
+func (f *FileChange) writeHeader(w *bufio.Writer) {
+	fmt.Fprintf(w, "diff --git %s %s\n", quote("a/"+f.oldPath()), quote("b/"+f.Path))
+	mode := ""
+	switch {
+	case f.before == nil:
+		fmt.Fprintf(w, "new file mode %s\n", f.after.mode)
+	case f.after == nil:
+		fmt.Fprintf(w, "deleted file mode %s\n", f.before.mode)
+	case f.before.mode != f.after.mode:
+		fmt.Fprintf(w, "old mode %s\nnew mode %s\n", f.before.mode, f.after.mode)
+	default:
+		mode = " " + f.after.mode
+	}
+	if f.From != "" {
+		fmt.Fprintf(w, "similarity index %d%%\nrename from %s\nrename to %s\n", f.Similarity, quote(f.From), quote(f.Path))
+	}
+	if !f.same {
+		fmt.Fprintf(w, "index %s..%s%s\n", f.before.name(), f.after.name(), mode)
+	}
+}
+
+// writeNote tells of a change whose content is not shown. git apply takes such a
 // line after a "diff --git" line for a patch that lacks its data, and refuses
 // everything; alone, and after an empty line that keeps it from the header of
 // the file before, it is a comment.
-func (p patcher) hidden(from, to string, before, after *blob, reason string) {
-	if before == nil {
+func (f *FileChange) writeNote(w *bufio.Writer) {
+	from, to := quote("a/"+f.oldPath()), quote("b/"+f.Path)
+	if f.before == nil {
 		from = "/dev/null"
 	}
-	if after == nil {
+	if f.after == nil {
 		to = "/dev/null"
 	}
-	if reason == binaryContent {
-		fmt.Fprintf(p.w, "\nBinary files %s and %s differ\n", from, to)
-	} else {
-		fmt.Fprintf(p.w, "\nFiles %s and %s differ, not shown: %s\n", from, to, reason)
-	}
+	fmt.Fprintf(w, "\nFiles %s and %s differ, not shown: %s\n", from, to, f.Hidden)
 }
-
-const binaryContent = "binary"
 
 // label ends a name that holds a space in a tab, as git does, so that the
 // space does not end it.
@@ -128,76 +233,4 @@ func quote(name string) string {
 	}
 	b.WriteByte('"')
 	return b.String()
-}
-
-// lines splits a content after each newline; the last line may lack it.
-func lines(b *blob) []string {
-	if b == nil {
-		return nil
-	}
-	all := strings.SplitAfter(string(b.content), "\n")
-	if all[len(all)-1] == "" {
-		all = all[:len(all)-1]
-	}
-	return all
-}
-
-// context is how many unchanged lines stand around a change.
-const context = 3
-
-// hunk is a run of edits with no more unchanged lines between them than both
-// their contexts take.
-type hunk []lcs.Diff
-
-func diffLines(before, after []string) []hunk {
-	var hunks []hunk
-	end := 0
-	for _, d := range lcs.DiffLines(before, after) {
-		if n := len(hunks); n > 0 && d.Start-end <= 2*context {
-			hunks[n-1] = append(hunks[n-1], d)
-		} else {
-			hunks = append(hunks, hunk{d})
-		}
-		end = d.End
-	}
-	return hunks
-}
-
-func (h hunk) write(w *bufio.Writer, before, after []string) {
-	first, last := h[0], h[len(h)-1]
-	lead := min(first.Start, context)
-	trail := min(len(before)-last.End, context)
-	fmt.Fprintf(w, "@@ -%s +%s @@\n",
-		span(first.Start-lead, last.End+trail), span(first.ReplStart-lead, last.ReplEnd+trail))
-	at := first.Start - lead
-	for _, d := range h {
-		writeLines(w, ' ', before[at:d.Start])
-		writeLines(w, '-', before[d.Start:d.End])
-		writeLines(w, '+', after[d.ReplStart:d.ReplEnd])
-		at = d.End
-	}
-	writeLines(w, ' ', before[at:last.End+trail])
-}
-
-// span writes a range of lines as a hunk's header has it: the first one and
-// how many, which is left out for one; the line before, for none.
-func span(start, end int) string {
-	switch n := end - start; n {
-	case 0:
-		return fmt.Sprintf("%d,0", start)
-	case 1:
-		return fmt.Sprint(start + 1)
-	default:
-		return fmt.Sprintf("%d,%d", start+1, n)
-	}
-}
-
-func writeLines(w *bufio.Writer, sign byte, lines []string) {
-	for _, line := range lines {
-		w.WriteByte(sign)
-		w.WriteString(line)
-		if !strings.HasSuffix(line, "\n") {
-			w.WriteString("\n\\ No newline at end of file\n")
-		}
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
@@ -13,26 +14,21 @@ import (
 	"hutch/internal/fsat"
 )
 
-// maxShown is the size of the largest file that a patch shows.
-const maxShown = 1 << 20
-
-// Patch writes the changeset as a patch in git's format that git apply takes.
-// It shows what git knows of: files, executable or not, and symlinks. Of a
-// binary file, one larger than 1 MiB and one that cannot be read it only says
-// that it differs, in a line that git apply passes over.
+// Patch writes the changeset as a patch in git's format that git apply takes:
+// files, executable or not, their renames, binary content and symlinks, which
+// is all that git knows of. Of a file larger than 1 MiB and one that cannot be
+// read it only says that it differs, in a line that git apply passes over.
 //
 // What is not the content that the changeset speaks of, because the workspace
 // or the layer changed since, is an error.
-func Patch(w io.Writer, c *Changeset, layerFD, workspaceFD int) error {
-	layer := &root{name: Layer, fd: layerFD}
-	host := &root{name: Workspace, fd: workspaceFD}
-	out := patcher{bufio.NewWriter(w)}
-	err := out.changeset(c, layer, host)
-	if relocked := layer.relock(); relocked != nil {
-		err = errors.Join(err, relocked)
-	}
+func Patch(w io.Writer, c *Changeset, layer, workspace int) error {
+	out := bufio.NewWriter(w)
+	err := Files(c, Trees{Layer: layer, Workspace: workspace, Picked: -1}, func(f *FileChange) error {
+		f.Write(out)
+		return nil
+	})
 	if err == nil {
-		err = out.w.Flush()
+		err = out.Flush()
 	}
 	if err != nil {
 		return fmt.Errorf("write patch: %w", err)
@@ -40,35 +36,161 @@ func Patch(w io.Writer, c *Changeset, layerFD, workspaceFD int) error {
 	return nil
 }
 
-func (p patcher) changeset(c *Changeset, layer, host *root) error {
+// Files calls yield for the change of each file that git would tell, in the
+// order of paths; of a rename, the new one. An error of yield ends it.
+func Files(c *Changeset, t Trees, yield func(*FileChange) error) error {
+	r := openTrees(t)
+	err := r.files(c, yield)
+	return errors.Join(err, r.layer.relock())
+}
+
+// Renames returns the renames that Files tells of, and the directories moved
+// as a whole.
+func Renames(c *Changeset, t Trees) ([]Rename, []DirRename, error) {
+	r := openTrees(t)
+	renames, err := c.renames(r.content)
+	if err := errors.Join(err, r.layer.relock()); err != nil {
+		return nil, nil, err
+	}
+	return renames, c.dirRenames(renames), nil
+}
+
+// trees are the roots that hold the content of a changeset.
+type trees struct{ layer, host, picked *root }
+
+func openTrees(t Trees) *trees {
+	return &trees{&root{name: Layer, fd: t.Layer}, &root{name: Workspace, fd: t.Workspace}, &root{name: Picked, fd: t.Picked}}
+}
+
+func (t *trees) files(c *Changeset, yield func(*FileChange) error) error {
+	renames, err := c.renames(t.content)
+	if err != nil {
+		return err
+	}
+	renames, stays := c.stays(renames)
+	came, went := map[string]Rename{}, map[string]bool{}
+	for _, r := range renames {
+		came[r.To] = r
+		went[r.From] = true
+	}
 	for i := range c.Entries {
 		e := &c.Entries[i]
-		sameContent := e.Before != nil && e.After != nil && e.Before.Type == e.After.Type &&
-			e.Before.Digest == e.After.Digest && e.Before.Target == e.After.Target &&
-			(e.Before.Type != fsat.Regular || e.Before.Digest != "")
-		before, err := blobOf(e.Before, host, e.Path, !sameContent)
-		if err != nil {
+		if went[e.Path] {
+			continue
+		}
+		f := &FileChange{Path: e.Path, Before: e.Before, After: e.After}
+		from := e
+		if r, ok := came[e.Path]; ok {
+			from = c.find(r.From)
+			f.Status, f.From, f.Similarity, f.Before = StatusRenamed, r.From, r.Similarity, from.Before
+		}
+		f.same = sameContent(f.Before, f.After)
+		if f.before, err = t.blob(from, false, !f.same); err != nil {
 			return err
 		}
-		source := layer
-		if e.Source == Workspace {
-			source = host
-		}
-		after, err := blobOf(e.After, source, e.SourcePath, !sameContent)
-		if err != nil {
+		if f.after, err = t.blob(e, true, !f.same); err != nil {
 			return err
 		}
-		p.file(e.Path, before, after, sameContent)
+		if !f.classify() {
+			continue
+		}
+		f.compare()
+		if f.Hidden == "" && stays.block(e.Path) {
+			f.Hidden = "what stands in its place is not shown either"
+		}
+		if err := yield(f); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// blobOf returns one side of an entry; nil for what git does not know of.
-func blobOf(s *State, r *root, path string, withContent bool) (*blob, error) {
-	if s == nil {
-		return nil, nil
+// classify names the change, and reports whether there is one in git's eyes.
+func (f *FileChange) classify() bool {
+	switch {
+	case f.before == nil && f.after == nil:
+		return false
+	case f.Status == StatusRenamed:
+	case f.before == nil:
+		f.Status = StatusAdded
+	case f.after == nil:
+		f.Status = StatusDeleted
+	case f.before.mode[:3] != f.after.mode[:3]:
+		f.Status = StatusRetyped
+	default:
+		f.Status = StatusModified
+		return !f.same || f.before.mode != f.after.mode
+	}
+	return true
+}
+
+// sameContent reports whether git would find the same blob on both sides.
+func sameContent(before, after *State) bool {
+	return before != nil && after != nil && before.Type == after.Type &&
+		before.Digest == after.Digest && before.Target == after.Target &&
+		(before.Type != fsat.Regular || before.Digest != "")
+}
+
+// stays are the paths at which something stays when the patch is applied: its
+// content cannot be shown, and so neither removed. True for a file, false for a
+// directory above one.
+type stays map[string]bool
+
+// stays finds them among what goes, or turns into something else; and the
+// renames that they do not stop.
+func (c *Changeset) stays(renames []Rename) ([]Rename, stays) {
+	moved := map[string]bool{}
+	for _, r := range renames {
+		moved[r.From] = true
+	}
+	var s stays
+	for i := range c.Entries {
+		e := &c.Entries[i]
+		if e.Before == nil || e.Before.Type != fsat.Regular || e.Before.Digest != "" && e.Before.Size <= maxShown ||
+			e.After != nil && e.After.Type == fsat.Regular || moved[e.Path] {
+			continue
+		}
+		if s == nil {
+			s = stays{}
+		}
+		s[e.Path] = true
+		for path, _ := fsat.Split(e.Path); path != "."; path, _ = fsat.Split(path) {
+			s[path] = false
+		}
+	}
+	free := slices.DeleteFunc(slices.Clone(renames), func(r Rename) bool { return s.block(r.To) })
+	if len(free) < len(renames) {
+		return c.stays(free)
+	}
+	return free, s
+}
+
+// block reports whether a file cannot be put at a path, nor be taken from it.
+func (s stays) block(path string) bool {
+	if len(s) == 0 {
+		return false
+	}
+	if _, ok := s[path]; ok {
+		return true
+	}
+	for path != "." {
+		path, _ = fsat.Split(path)
+		if s[path] {
+			return true
+		}
+	}
+	return false
+}
+
+// blob returns one side of an entry; nil for what git does not know of.
+func (t *trees) blob(e *Entry, after, withContent bool) (*blob, error) {
+	s := e.Before
+	if after {
+		s = e.After
 	}
 	switch {
+	case s == nil:
+		return nil, nil
 	case s.Type == fsat.Symlink:
 		return &blob{mode: "120000", content: []byte(s.Target)}, nil
 	case s.Type != fsat.Regular:
@@ -88,20 +210,35 @@ func blobOf(s *State, r *root, path string, withContent bool) (*blob, error) {
 		b.hidden = "it is larger than 1 MiB"
 		return b, nil
 	}
-	content, err := r.readFile(path)
+	var err error
+	b.content, err = t.content(e, after)
+	b.binary = bytes.IndexByte(b.content, 0) >= 0
+	return b, err
+}
+
+// content reads the content of one side of an entry, which is no larger than
+// maxShown.
+func (t *trees) content(e *Entry, after bool) ([]byte, error) {
+	from, path, want := t.host, e.Path, e.Before
+	if after {
+		path, want = e.SourcePath, e.After
+		switch e.Source {
+		case Layer:
+			from = t.layer
+		case Picked:
+			from = t.picked
+		}
+	}
+	content, err := from.readFile(path)
 	if err != nil {
 		return nil, err
 	}
 	h := blake3.New()
 	h.Write(content)
-	if formatDigest(h) != s.Digest {
-		return nil, fmt.Errorf("%q in the %s changed since it was compared", path, r.name)
+	if formatDigest(h) != want.Digest {
+		return nil, fmt.Errorf("%q in the %s changed since it was compared", path, from.name)
 	}
-	b.content = content
-	if bytes.IndexByte(content, 0) >= 0 {
-		b.hidden = binaryContent
-	}
-	return b, nil
+	return content, nil
 }
 
 // readFile reads a file that was no larger than maxShown, and no more of it.

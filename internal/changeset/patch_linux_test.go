@@ -2,8 +2,10 @@ package changeset
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,12 +27,12 @@ func patchOf(t testing.TB, h *handmade) string {
 }
 
 // gitApply applies a patch to a directory, outside of any repository.
-func gitApply(t testing.TB, dir, patch string) error {
+func gitApply(t testing.TB, dir, patch string, flags ...string) error {
 	t.Helper()
-	if patch == "" {
-		return nil
+	if !strings.Contains(patch, "diff --git ") {
+		return nil // git refuses a patch of nothing, or of notes alone
 	}
-	cmd := exec.Command("git", "apply", "-v", "-p1", "-")
+	cmd := exec.Command("git", append([]string{"apply", "-v", "-p1", "-"}, flags...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GIT_CEILING_DIRECTORIES="+filepath.Dir(dir), "LC_ALL=C", "HOME="+dir)
 	cmd.Stdin = strings.NewReader(patch)
@@ -75,7 +77,7 @@ func copyTree(t testing.TB, from, to string) {
 }
 
 var (
-	fileName = rapid.SampledFrom([]string{"a", "b", "with space", "tab\there", "new\nline", `"quoted\"`, "\xff", "é", "d/e", "d/f", "g", "g/h", "-x", "end "})
+	fileName = rapid.SampledFrom([]string{"a", "b", "with space", "tab\there", "new\nline", `"quoted\"`, "\xff", "é", "d/e", "d/f", "g", "g/h", "-x", "end ", "deep/er/f", "deep/er/g"})
 	fileText = rapid.Custom(func(t *rapid.T) string {
 		line := rapid.SampledFrom([]string{"one\n", "two\n", "three\n", "\n", "-- \n", "@@ -1 +1 @@\n", "\xff\r\n", "diff --git a/x b/x\n"})
 		text := strings.Join(rapid.SliceOfN(line, rapid.SampledFrom([]int{0, 30}).Draw(t, "at least"), 60).Draw(t, "lines"), "")
@@ -86,17 +88,29 @@ var (
 	})
 )
 
-// writeAny puts a file or symlink somewhere, over whatever is there.
-func writeAny(t *rapid.T, dir string) {
-	path := filepath.Join(dir, fileName.Draw(t, "name"))
-	if parent := filepath.Dir(path); parent != dir {
-		if info, err := os.Lstat(parent); err != nil || !info.IsDir() {
-			os.Remove(parent)
-			must(t, os.Mkdir(parent, 0o755))
+// room makes sure that a path can be written to.
+func room(t *rapid.T, dir, path string) string {
+	at := dir
+	for part := range strings.SplitSeq(path, "/") {
+		if info, err := os.Lstat(at); err != nil || !info.IsDir() {
+			must(t, os.RemoveAll(at))
+			must(t, os.Mkdir(at, 0o755))
 		}
+		at += "/" + part
 	}
-	old, err := os.ReadFile(path)
-	if info, lerr := os.Lstat(path); err == nil && lerr == nil && info.Mode().IsRegular() && rapid.Bool().Draw(t, "edit") {
+	return at
+}
+
+// writeAny puts a file or symlink somewhere, over whatever is there, or moves
+// something.
+func writeAny(t *rapid.T, dir string) {
+	name := fileName.Draw(t, "name")
+	path := room(t, dir, name)
+	kind := rapid.SampledFrom([]string{"edit", "edit", "move", "move", "file", "file", "executable", "link", "binary", "big", "nothing"}).Draw(t, "kind")
+	info, err := os.Lstat(path)
+	if kind == "edit" && err == nil && info.Mode().IsRegular() && info.Size() < maxShown {
+		old, err := os.ReadFile(path)
+		must(t, err)
 		lines := strings.SplitAfter(string(old), "\n")
 		for range rapid.IntRange(1, 3).Draw(t, "edits") {
 			i := rapid.IntRange(0, len(lines)-1).Draw(t, "line")
@@ -105,17 +119,58 @@ func writeAny(t *rapid.T, dir string) {
 		must(t, os.WriteFile(path, []byte(strings.Join(lines, "")), 0))
 		return
 	}
+	if kind == "move" && err == nil {
+		to := fileName.Draw(t, "to")
+		if rapid.Bool().Draw(t, "all of it") {
+			name, _, _ = strings.Cut(name, "/")
+			to, _, _ = strings.Cut(to, "/")
+		}
+		if name == to || strings.HasPrefix(name, to+"/") || strings.HasPrefix(to, name+"/") {
+			return
+		}
+		path, to = dir+"/"+name, room(t, dir, to)
+		must(t, os.RemoveAll(to))
+		must(t, os.Rename(path, to))
+		return
+	}
 	must(t, os.RemoveAll(path))
-	switch rapid.SampledFrom([]string{"file", "file", "executable", "link", "nothing"}).Draw(t, "kind") {
-	case "file":
+	switch kind {
+	case "file", "edit", "move":
 		must(t, os.WriteFile(path, []byte(fileText.Draw(t, "text")), 0o644))
 	case "executable":
 		must(t, os.WriteFile(path, []byte(fileText.Draw(t, "text")), 0o755))
 	case "link":
 		must(t, os.Symlink("to "+rapid.SampledFrom([]string{"x", "y\n", "../.."}).Draw(t, "target"), path))
+	case "binary":
+		data := make([]byte, rapid.SampledFrom([]int{1, 3, 52, 200, 70_000}).Draw(t, "size"))
+		fill := rand.New(rand.NewPCG(uint64(rapid.IntRange(0, 1).Draw(t, "content")), 0))
+		for i := range data {
+			data[i] = byte(fill.Uint32())
+		}
+		data[rapid.IntRange(0, len(data)-1).Draw(t, "at")] = 0
+		must(t, os.WriteFile(path, data, 0o644))
+	case "big":
+		must(t, os.WriteFile(path, bytes.Repeat([]byte("x"), maxShown+rapid.IntRange(1, 2).Draw(t, "more")), 0o644))
 	}
 }
 
+// withoutHidden takes what a patch does not show out of both trees.
+func withoutHidden(c *Changeset, trees ...map[string]string) {
+	for i := range c.Entries {
+		e := &c.Entries[i]
+		big := func(s *State) bool { return s != nil && s.Size > maxShown }
+		if big(e.Before) || big(e.After) {
+			for _, tree := range trees {
+				maps.DeleteFunc(tree, func(path, _ string) bool {
+					return path == e.Path || strings.HasPrefix(path, e.Path+"/") || strings.HasPrefix(e.Path, path+"/")
+				})
+			}
+		}
+	}
+}
+
+// Whatever a box did, git apply makes the same of a copy of the workspace, in a
+// repository or out of one, and its reverse takes it back.
 func TestPatchAppliesWithGit(t *testing.T) {
 	top := t.TempDir()
 	round := 0
@@ -138,14 +193,134 @@ func TestPatchAppliesWithGit(t *testing.T) {
 		var patch strings.Builder
 		must(rt, Patch(&patch, c, layer, host))
 
-		copyTree(t, dir+"/host", dir+"/applied")
-		if err := gitApply(t, dir+"/applied", patch.String()); err != nil {
+		applied := dir + "/applied"
+		copyTree(t, dir+"/host", applied)
+		var flags []string
+		if round%4 == 0 {
+			flags = []string{"--index"}
+			git(t, applied, "init", "-q")
+			git(t, applied, "add", "-A")
+		}
+		if err := gitApply(t, applied, patch.String(), flags...); err != nil {
 			rt.Fatalf("%v\n%s", err, patch.String())
 		}
-		if diff := cmp.Diff(gitTree(t, b.tree), gitTree(t, dir+"/applied")); diff != "" {
+		if flags != nil {
+			if out := git(t, applied, "status", "--porcelain", "-z"); strings.Contains("\x00"+out, "\x00 M") {
+				rt.Fatalf("the index differs from the tree: %q", out)
+			}
+			must(rt, os.RemoveAll(applied+"/.git"))
+		}
+		want, got := gitTree(t, b.tree), gitTree(t, applied)
+		withoutHidden(c, want, got)
+		if diff := cmp.Diff(want, got); diff != "" {
 			rt.Fatalf("applied it differs (-want +got):\n%s\n%s", diff, patch.String())
 		}
+		if err := gitApply(t, applied, patch.String(), "-R"); err != nil {
+			rt.Fatalf("back: %v\n%s", err, patch.String())
+		}
+		want, got = gitTree(t, b.host), gitTree(t, applied)
+		withoutHidden(c, want, got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			rt.Fatalf("taken back it differs (-want +got):\n%s\n%s", diff, patch.String())
+		}
 	})
+}
+
+func git(t testing.TB, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("git", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "HOME="+dir, "GIT_CONFIG_NOSYSTEM=1")
+	out, err := cmd.CombinedOutput()
+	if exit := new(exec.ExitError); errors.As(err, &exit) && args[0] == "diff" && exit.ExitCode() == 1 {
+		err = nil // they differ
+	}
+	if err != nil {
+		t.Fatalf("git %v: %v: %s", args, err, out)
+	}
+	return string(out)
+}
+
+// git itself, asked to compare the two trees, finds the same renames and the
+// same sections.
+func TestRenamesAreGits(t *testing.T) {
+	rounds := 15
+	if os.Getenv("HUTCH_PROOF") == "1" {
+		rounds = 300
+	}
+	for seed := range rounds {
+		rng := rand.New(rand.NewPCG(uint64(seed), 7))
+		h := newHandmade(t)
+		names := []string{}
+		for i := range 12 {
+			text := ""
+			for range 5 + rng.IntN(60) {
+				text += fmt.Sprintf("%s%x\n", []string{"func ", "\t", "\t", "}"}[rng.IntN(4)], rng.Uint64())
+			}
+			name := fmt.Sprintf("d%d/f%d", i%3, i)
+			names = append(names, name)
+			write(t, h.host+"/"+name, text)
+		}
+		for i, name := range names {
+			data, err := os.ReadFile(h.host + "/" + name)
+			must(t, err)
+			lines := strings.SplitAfter(string(data), "\n")
+			for range rng.IntN(3) * rng.IntN(1+len(lines)/3) {
+				lines[rng.IntN(len(lines))] = fmt.Sprintf("edit %x\n", rng.Uint64())
+			}
+			switch text := strings.Join(lines, ""); rng.IntN(4) {
+			case 0:
+				write(t, h.layer+"/"+name, text)
+			case 1:
+				h.whiteout(name)
+				write(t, fmt.Sprintf("%s/e%d/f%d", h.layer, i%2, i), text)
+			case 2:
+				h.whiteout(name)
+				write(t, fmt.Sprintf("%s/%s.moved", h.layer, name), text)
+			}
+		}
+		src := h.source()
+		c := readSource(t, src)
+		var ours []string
+		var patch strings.Builder
+		must(t, Files(c, Trees{src.Layer, src.Workspace, -1}, func(f *FileChange) error {
+			line := string(f.Status) + " " + f.Path
+			if f.Status == StatusRenamed {
+				line = fmt.Sprintf("R%03d %s %s", f.Similarity, f.From, f.Path)
+			}
+			ours = append(ours, line)
+			return nil
+		}))
+		must(t, Patch(&patch, c, src.Layer, src.Workspace))
+
+		top := t.TempDir()
+		copyTree(t, h.host, top+"/a")
+		copyTree(t, h.host, top+"/b")
+		must(t, gitApply(t, top+"/b", patch.String()))
+		diff := git(t, top, "diff", "--no-index", "-M", "--name-status", "a", "b")
+		var theirs []string
+		for line := range strings.Lines(diff) {
+			fields := strings.Fields(line)
+			for i := range fields[1:] {
+				fields[i+1] = fields[i+1][2:]
+			}
+			theirs = append(theirs, strings.Join(fields, " "))
+		}
+		if d := cmp.Diff(theirs, ours); d != "" {
+			t.Fatalf("seed %d: (-git +hutch)\n%s", seed, d)
+		}
+		sections := func(patch string) (all []string) {
+			for line := range strings.Lines(patch) {
+				if strings.HasPrefix(line, "@@") {
+					all = append(all, line)
+				}
+			}
+			return all
+		}
+		if d := cmp.Diff(sections(git(t, top, "diff", "--no-index", "-M", "a", "b")), sections(patch.String())); d != "" {
+			t.Fatalf("seed %d: (-git +hutch)\n%s", seed, d)
+		}
+	}
 }
 
 func TestPatchText(t *testing.T) {
@@ -155,21 +330,27 @@ func TestPatchText(t *testing.T) {
 	write(t, h.host+"/mode", "x")
 	write(t, h.layer+"/mode", "x")
 	must(t, os.Chmod(h.layer+"/mode", 0o755))
-	write(t, h.host+"/gone", "x\n")
+	write(t, h.host+"/gone", "y\n")
 	h.whiteout("gone")
+	write(t, h.host+"/dir/moved", "1\n2\n3\n")
+	h.whiteout("dir/moved")
+	write(t, h.layer+"/moved here", "1\n2\n3.\n")
 	write(t, h.layer+"/new é", "x\n")
 	must(t, os.Symlink("f", h.layer+"/link"))
 	write(t, h.layer+"/empty", "")
 	write(t, h.layer+"/a b", "x\n")
 	want := `diff --git a/a b b/a b
 new file mode 100644
+index 0000000000000000000000000000000000000000..587be6b4c3f93f93c489c0111bba5596147a26cb
 --- /dev/null
 +++ b/a b` + "\t" + `
 @@ -0,0 +1 @@
 +x
 diff --git a/empty b/empty
 new file mode 100644
+index 0000000000000000000000000000000000000000..e69de29bb2d1d6434b8b29ae775ad8c2e48c5391
 diff --git a/f b/f
+index 07193989308c972f8a2d0f1b3a15c29ea4ac565b..f563de55bf77ac2a987c297edf4cb56e6c480be9 100644
 --- a/f
 +++ b/f
 @@ -2,8 +2,8 @@
@@ -186,12 +367,14 @@ diff --git a/f b/f
 \ No newline at end of file
 diff --git a/gone b/gone
 deleted file mode 100644
+index 975fbec8256d3e8a3797e7a3611380f27c49f4ac..0000000000000000000000000000000000000000
 --- a/gone
 +++ /dev/null
 @@ -1 +0,0 @@
--x
+-y
 diff --git a/link b/link
 new file mode 120000
+index 0000000000000000000000000000000000000000..4d1ae35ba2c8ec712fa2a379db44ad639ca277bd
 --- /dev/null
 +++ b/link
 @@ -0,0 +1 @@
@@ -200,8 +383,21 @@ new file mode 120000
 diff --git a/mode b/mode
 old mode 100644
 new mode 100755
+diff --git a/dir/moved b/moved here
+similarity index 57%
+rename from dir/moved
+rename to moved here
+index 01e79c32a8c99c557f0757da7cb6d65b3414466d..c3cb0e0037b1f48c3f6b7b1e09704848c74b6928 100644
+--- a/dir/moved
++++ b/moved here` + "\t" + `
+@@ -1,3 +1,3 @@
+ 1
+ 2
+-3
++3.
 diff --git "a/new \303\251" "b/new \303\251"
 new file mode 100644
+index 0000000000000000000000000000000000000000..587be6b4c3f93f93c489c0111bba5596147a26cb
 --- /dev/null
 +++ "b/new \303\251"
 @@ -0,0 +1 @@
@@ -220,7 +416,7 @@ func TestPatchHidesWhatIsNoText(t *testing.T) {
 	write(t, h.host+"/c", "x")
 	write(t, h.layer+"/c", "x")
 	must(t, os.Chmod(h.layer+"/c", 0o755)) // a header of its own, with no hunk
-	write(t, h.layer+"/c.bin", "\x00")
+	write(t, h.layer+"/c.bin", "\x00\x02")
 	write(t, h.host+"/d.big", strings.Repeat("x", maxShown))
 	write(t, h.layer+"/d.big", strings.Repeat("x", maxShown+1))
 	write(t, h.host+"/e.bin", "\x00")
@@ -228,11 +424,14 @@ func TestPatchHidesWhatIsNoText(t *testing.T) {
 	write(t, h.host+"/f.big", strings.Repeat("y", maxShown+1))
 	write(t, h.layer+"/f.big", strings.Repeat("y", maxShown+1))
 	must(t, os.Chmod(h.layer+"/f.big", 0o755)) // only its mode: nothing to hide
+	write(t, h.host+"/g.big", strings.Repeat("z", maxShown+1))
+	write(t, h.layer+"/g.big/in", "x")
 	patch := patchOf(t, h)
 	for _, want := range []string{
-		"\nBinary files /dev/null and b/b.bin differ\n",
+		"diff --git a/b.bin b/b.bin\nnew file mode 100644\nindex 0000000000000000000000000000000000000000..bdc955b7b2e610ad5a72302b139a2e6cb325519a\nGIT binary patch\n",
 		"\nFiles a/d.big and b/d.big differ, not shown: it is larger than 1 MiB\n",
-		"\nBinary files a/e.bin and /dev/null differ\n",
+		"\nFiles a/g.big and /dev/null differ, not shown: it is larger than 1 MiB\n",
+		"\nFiles /dev/null and b/g.big/in differ, not shown: what stands in its place is not shown either\n",
 		"diff --git a/f.big b/f.big\nold mode 100644\nnew mode 100755\n",
 	} {
 		if !strings.Contains(patch, want) {
@@ -240,7 +439,8 @@ func TestPatchHidesWhatIsNoText(t *testing.T) {
 		}
 	}
 	want := gitTree(t, h.host)
-	maps.Copy(want, map[string]string{"a": `executable: false, "new\n"`, "c": `executable: true, "x"`})
+	maps.Copy(want, map[string]string{"a": `executable: false, "new\n"`, "b.bin": `executable: false, "\x00\x01"`, "c": `executable: true, "x"`, "c.bin": `executable: false, "\x00\x02"`})
+	delete(want, "e.bin")
 	want["f.big"] = strings.Replace(want["f.big"], "executable: false", "executable: true", 1)
 	must(t, gitApply(t, h.host, patch))
 	if diff := cmp.Diff(want, gitTree(t, h.host)); diff != "" {

@@ -3,6 +3,7 @@ package box
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -35,6 +36,7 @@ type delivery struct {
 	part, rest    *changeset.Changeset
 	held, flagged []guard.Finding
 	result        promote.Result
+	receipt       string // id of the receipt of what was promoted, once it is written
 }
 
 func (d *delivery) close() {
@@ -164,6 +166,13 @@ func (d *delivery) apply(id string, receipt []byte) error {
 		KeepTimes: d.KeepTimes,
 		// What stays in the box must not share files with the workspace.
 		KeepLayer: !onlyGit(d.rest),
+		Record: func() error {
+			if _, err := d.store.Receipts.Append(id, json.RawMessage(receipt), true); err != nil {
+				return fmt.Errorf("the receipt could not be written: %w", err)
+			}
+			d.receipt = id
+			return nil
+		},
 	})
 	return err
 }

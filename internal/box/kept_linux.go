@@ -137,12 +137,7 @@ func (s *Store) Commit(id string, opts Promotion) (*Promoted, error) {
 	}
 	report := d.report()
 	report.Diff = listed(d.part)
-	if len(d.part.Entries) > 0 {
-		if _, err := s.Receipts.Append(k.record.Transaction, k.fields(d), true); err != nil {
-			return report, fmt.Errorf("box %s was promoted, but its receipt could not be written: %w", k.id, err)
-		}
-		report.Receipt = k.record.Transaction
-	}
+	report.Receipt = d.receipt
 	if err := k.conclude(); err != nil {
 		return report, err
 	}

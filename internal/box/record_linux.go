@@ -112,14 +112,14 @@ func clip(argv []string) []string {
 
 func (r *run) receipt() ([]byte, error) { return json.Marshal(r.fields()) }
 
+// record writes the receipt of a run, unless a promotion has done it, or the
+// recovery that has to decide about one will.
 func (r *run) record() error {
-	promoted := r.out.Committed && r.out.FilesystemModified
-	if _, err := r.store.Receipts.Append(r.id, r.fields(), promoted); err != nil {
-		what := "the run is over"
-		if promoted {
-			what = "the change was promoted"
-		}
-		return fmt.Errorf("%s, but its receipt could not be written: %w", what, err)
+	if r.out.Receipt != "" || r.pending {
+		return nil
+	}
+	if _, err := r.store.Receipts.Append(r.id, r.fields(), false); err != nil {
+		return fmt.Errorf("the run is over, but its receipt could not be written: %w", err)
 	}
 	r.out.Receipt = r.id
 	return nil

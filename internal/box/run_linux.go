@@ -54,6 +54,7 @@ type run struct {
 	rest    *changeset.Changeset // what a promotion left in the box; nil: all
 	keep    string               // why the box must stay; "" when it need not
 	saved   bool                 // a layer that was in RAM is on the disk
+	pending bool                 // recovery has to decide whether its change arrives
 }
 
 // Run runs one command on a branch of a workspace and returns what became of

@@ -248,9 +248,9 @@ func (r *run) deliver(d *delivery) error {
 	r.out.Committed = true
 	r.out.Left = len(d.rest.Entries)
 	status, code := r.out.Status, r.out.ExitCode
-	r.out.Status = d.status()
+	r.out.Status, r.out.Kept = d.status(), r.Preserve || r.out.Left > 0
 	record, err := r.receipt()
-	r.out.Status, r.out.ExitCode = status, code
+	r.out.Status, r.out.ExitCode, r.out.Kept = status, code, false
 	if err != nil {
 		return err
 	}
@@ -270,7 +270,9 @@ func (r *run) deliver(d *delivery) error {
 			return err
 		}
 	}
-	return d.apply(r.id, record)
+	err = d.apply(r.id, record)
+	r.out.Receipt, r.pending = d.receipt, errors.Is(err, promote.ErrPending)
+	return err
 }
 
 // whole is all of the change, what is left out by default included. It is read

@@ -30,6 +30,11 @@ type Request struct {
 	// Receipt is written into the journal, so that a recovery can complete
 	// the record of a promotion whose process died.
 	Receipt []byte
+	// Record, where it is set, is called when the change is in the workspace
+	// and durable, while a recovery would still finish the transaction: a
+	// record made any later could be lost to a kill. Its error leaves the
+	// transaction to Recover.
+	Record func() error
 	// KeepTimes promotes the files with the modification times they have in
 	// the layer (--mtime=keep); else their order is kept and they end at the
 	// commit, so that make sees them as new.

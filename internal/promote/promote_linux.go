@@ -127,6 +127,11 @@ func (s *shed) promote(ctx context.Context, p *plan, res Result) (Result, error)
 	// it fails, recovery does it.
 	res.Promoted, res.StagedBy, res.Durable = p.promoted, st.stagedBy(), true
 	st.spend()
+	if p.req.Record != nil {
+		if err := p.req.Record(); err != nil {
+			return res, fmt.Errorf("%w; the change has arrived, %w", err, ErrPending)
+		}
+	}
 	if m.conclude() == nil {
 		s.handOver(txn)
 		_, _ = s.prune(DefaultBudget)

@@ -1,12 +1,14 @@
 package promote
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
 
+	"hutch/internal/changeset"
 	"hutch/internal/fsat"
 )
 
@@ -36,6 +38,26 @@ func (m *mover) close() { m.tree.close() }
 // look at it.
 var errChanged = errors.New("it changed meanwhile")
 
+// stepError is an error of one step.
+type stepError struct {
+	step *step
+	err  error
+}
+
+func (e *stepError) Error() string { return fmt.Sprintf("%s %q: %v", e.step.Kind, e.step.Path, e.err) }
+func (e *stepError) Unwrap() error { return e.err }
+
+// conflictOf turns the error of a step that found the user at work into a
+// *ConflictError.
+func conflictOf(err error) error {
+	var at *stepError
+	if !errors.As(err, &at) || !errors.Is(err, errChanged) && !absent(err) && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	box := map[kind]changeset.Op{create: changeset.Created, remove: changeset.Deleted}[at.step.Kind]
+	return &ConflictError{[]Conflict{{Path: string(at.step.Path), Box: string(cmp.Or(box, changeset.Modified)), Host: changedDuring}}}
+}
+
 // forward brings every slot to its target.
 func (m *mover) forward() error {
 	if err := m.openParents(); err != nil {
@@ -47,8 +69,11 @@ func (m *mover) forward() error {
 			continue
 		}
 		if err := m.step(i, s); err != nil {
-			return fmt.Errorf("%s %q: %w", s.Kind, s.Path, err)
+			return &stepError{s, err}
 		}
+	}
+	if err := m.written(); err != nil {
+		return err
 	}
 	if err := m.settle(); err != nil {
 		return err
@@ -63,7 +88,27 @@ func (m *mover) forward() error {
 			continue
 		}
 		if err := m.alter(s, &s.Alter.To); err != nil {
-			return fmt.Errorf("%s %q: %w", s.Kind, s.Path, err)
+			return &stepError{s, err}
+		}
+	}
+	return nil
+}
+
+// written looks at the files that were displaced. Now nobody can open them any
+// more by their path: whoever has one open for writing would write into undo
+// data, and what was written since the last look is not in the workspace.
+func (m *mover) written() error {
+	for i := range m.j.Steps {
+		s := &m.j.Steps[i]
+		if s.Before.Type != fsat.Regular || s.Kind != replace && s.Kind != remove {
+			continue
+		}
+		st, there, err := lookName(m.txn, slotName(i))
+		if err != nil {
+			return err
+		}
+		if there && (!s.Before.sameContent(st) || busy(m.txn, slotName(i))) {
+			return &stepError{s, errChanged}
 		}
 	}
 	return nil

@@ -201,7 +201,8 @@ func TestChangedAfterCommit(t *testing.T) {
 	}
 	defer func() { fault = nil }()
 	res, err := Apply(context.Background(), s.req)
-	if !errors.Is(err, errChanged) || !res.RolledBack {
+	var conflict *ConflictError
+	if !errors.As(err, &conflict) || conflict.Conflicts[0].Path != "c" || !res.RolledBack {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	s.before["c"] = file("the user's")

@@ -23,11 +23,18 @@ type plan struct {
 	steps     []step
 	carried   [][]*changeset.Entry // by step: what its slot will hold, itself first
 	merged    map[*changeset.Entry][]byte
+	beneath   []beneath
 	parents   []parent
 	resolved  []Resolution
 	notes     []string
 	promoted  int
 	held      int64 // bytes that will lie in the slots as undo data
+}
+
+// beneath is a file that vanishes with a directory above it.
+type beneath struct {
+	step  int // of the directory
+	entry int
 }
 
 // planner holds what is only needed while planning.
@@ -37,7 +44,7 @@ type planner struct {
 	fresh     map[string]bool // directories taken where the host has none
 	dropped   map[string]bool // what is left with all beneath it
 	whole     map[string]int  // directories staged whole, to the index of their step
-	gone      map[string]bool // directories that vanish with what they hold
+	gone      map[string]int  // directories that vanish with what they hold, to the index of the step
 	deleted   map[string]bool // every path the changeset names as deleted
 	ancestors map[string]difference
 	noted     map[string]bool // directories that are in plan.parents
@@ -63,7 +70,7 @@ func makePlan(req *Request) (*plan, error) {
 		fresh:     map[string]bool{},
 		dropped:   map[string]bool{},
 		whole:     map[string]int{},
-		gone:      map[string]bool{},
+		gone:      map[string]int{},
 		deleted:   map[string]bool{},
 		ancestors: map[string]difference{},
 		noted:     map[string]bool{},
@@ -87,7 +94,7 @@ func makePlan(req *Request) (*plan, error) {
 	}
 	if p.conflicts == nil {
 		for i := range p.decisions {
-			err := p.arrange(&p.decisions[i])
+			err := p.arrange(i, &p.decisions[i])
 			if absent(err) {
 				p.conflict(&entries[i], "is changing it right now", "")
 				err = nil
@@ -138,7 +145,7 @@ func checkEntry(e *changeset.Entry) error {
 
 // arrange turns a decision into its step, or into part of the step of a
 // directory above.
-func (p *planner) arrange(d *decision) error {
+func (p *planner) arrange(i int, d *decision) error {
 	if d.verdict != take {
 		return nil
 	}
@@ -152,18 +159,23 @@ func (p *planner) arrange(d *decision) error {
 		p.promoted++
 		return nil
 	}
-	if p.gone[dir] && e.Op != changeset.Deleted {
+	above, within := p.gone[dir]
+	if within && e.Op != changeset.Deleted {
 		return fmt.Errorf("%s beneath a directory that is gone", e.Op)
 	}
 	if p.vanishes(d) {
-		p.gone[e.Path] = true
+		p.gone[e.Path] = len(p.steps)
+		if within {
+			p.gone[e.Path] = above
+		}
 	}
 	p.promoted++
 	altered := p.altersInPlace(d)
 	if d.found && !altered {
 		p.held += d.st.Size
 	}
-	if p.gone[dir] {
+	if within {
+		p.beneath = append(p.beneath, beneath{above, i})
 		return nil // goes with the directory above
 	}
 	s := step{Path: raw(e.Path)}
@@ -348,7 +360,7 @@ func (p *plan) unchanged() error {
 			return err
 		}
 		if err == nil != d.found || d.found && (st.Ino != d.st.Ino || st.Ctime != d.st.Ctime) {
-			conflicts = append(conflicts, Conflict{Path: e.Path, Box: string(e.Op), Host: "changed it during the promotion"})
+			conflicts = append(conflicts, Conflict{Path: e.Path, Box: string(e.Op), Host: changedDuring})
 		}
 	}
 	for _, dir := range slices.Sorted(maps.Keys(known)) {
@@ -358,6 +370,68 @@ func (p *plan) unchanged() error {
 		}
 		if err != nil || st.Ino != known[dir] || st.Type != fsat.Directory {
 			conflicts = append(conflicts, Conflict{Path: dir, Box: "changed within", Host: "replaced it during the promotion"})
+		}
+	}
+	if conflicts != nil {
+		return &ConflictError{conflicts}
+	}
+	return nil
+}
+
+const changedDuring = "changed it during the promotion"
+
+// lost returns a *ConflictError when something was written to, or added to, a
+// directory while it went into its slot. What the steps displaced themselves,
+// the mover looks at.
+func (p *plan) lost(txn int) error {
+	slots := newTree(txn)
+	defer slots.close()
+	entries := p.req.Changes.Entries
+	known := map[string]bool{}
+	tops := map[int]bool{}
+	var conflicts []Conflict
+	for _, b := range p.beneath {
+		e, d := &entries[b.entry], &p.decisions[b.entry]
+		known[e.Path], tops[b.step] = true, true
+		at := slotName(b.step) + strings.TrimPrefix(e.Path, string(p.steps[b.step].Path))
+		st, err := slots.lstat(at)
+		if err != nil && !absent(err) {
+			return err
+		}
+		changed := err != nil || st.Ino != d.st.Ino || st.Ctime != d.st.Ctime
+		if !changed && st.Type == fsat.Regular {
+			dir, name, err := slots.parent(at)
+			if err != nil {
+				return err
+			}
+			changed = busy(dir, name)
+		}
+		if changed {
+			conflicts = append(conflicts, Conflict{Path: e.Path, Box: string(e.Op), Host: changedDuring})
+		}
+	}
+	// The move changed the times of the directories that moved.
+	for i := range p.steps {
+		s := &p.steps[i]
+		if s.Before.Type != fsat.Directory || s.Kind != remove && s.Kind != replace {
+			continue
+		}
+		fd, err := fsat.OpenDir(txn, slotName(i))
+		if errors.Is(err, unix.EACCES) && !tops[i] {
+			continue // its owner may not look into it, and the box could not
+		}
+		if err != nil {
+			return err
+		}
+		held, err := fsat.ReadDir(fd)
+		unix.Close(fd)
+		if err != nil {
+			return err
+		}
+		for _, h := range held {
+			if path := fsat.Join(string(s.Path), h.Name); !known[path] {
+				conflicts = append(conflicts, Conflict{Path: path, Box: string(changeset.Deleted), Host: "added it during the promotion"})
+			}
 		}
 	}
 	if conflicts != nil {

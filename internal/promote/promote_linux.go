@@ -113,6 +113,9 @@ func (s *shed) promote(ctx context.Context, p *plan, res Result) (Result, error)
 		err = m.forward()
 	}
 	if err == nil {
+		err = p.lost(txn)
+	}
+	if err == nil {
 		err = m.flush() // barrier B3
 	}
 	if err != nil {
@@ -120,7 +123,7 @@ func (s *shed) promote(ctx context.Context, p *plan, res Result) (Result, error)
 			return res, fmt.Errorf("%w; taking it back failed too: %w; %w", err, back, ErrPending)
 		}
 		res.RolledBack = true
-		return res, err
+		return res, conflictOf(err)
 	}
 
 	// All is in place and durable. What follows only closes the books; where

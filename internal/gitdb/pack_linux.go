@@ -205,16 +205,12 @@ func parsePackEntry(format Format, b []byte) (packEntry, error) {
 	switch e.kind {
 	case Commit, Tree, Blob, Tag:
 	case ofsDelta:
-		for n := 0; ; n++ {
-			if c, err = r.ReadByte(); err != nil || n > 7 {
-				return packEntry{}, short
-			}
-			e.back = e.back<<7 | int64(c&0x7f)
-			if c&0x80 == 0 {
-				break
-			}
-			e.back++
+		back, n := offsetVarint(b[len(b)-r.Len():])
+		if n == 0 {
+			return packEntry{}, short
 		}
+		r.Seek(int64(n), io.SeekCurrent)
+		e.back = int64(back)
 	case refDelta:
 		var id [SHA256]byte
 		if _, err := io.ReadFull(r, id[:format]); err != nil {

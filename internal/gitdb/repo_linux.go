@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+var errMisnamed = corrupt("its content is not what its name says")
+
 // Bounds. Git makes deltas at most 4095 deep.
 const (
 	maxObject = 128 << 20 // bytes of any object, inflated
@@ -147,7 +149,7 @@ func (r *Repo) object(id OID, limit int64) (Kind, []byte, error) {
 			err = fmt.Errorf("%w; %w", err, ErrAlternates)
 		}
 		if err == nil && r.format.Name(kind, content) != id {
-			err = corrupt("its content is not what its name says")
+			err = errMisnamed
 		}
 		return kind, content, err
 	}

@@ -38,7 +38,12 @@ func (s *Store) openKept(id string) (*kept, error) {
 		return nil, err
 	}
 	k := &kept{dir: d, record: record, layer: -1}
-	if err := k.load(); err != nil {
+	err = k.load()
+	if err == nil {
+		// What a crash left of a promotion would show as the host's edits.
+		err = s.recover(k.ws.FD)
+	}
+	if err != nil {
 		k.close()
 		return nil, err
 	}
@@ -115,9 +120,6 @@ func (s *Store) Commit(id string, opts Promotion) (*Promoted, error) {
 		return nil, err
 	}
 	defer k.close()
-	if err := s.recover(k.ws.FD); err != nil {
-		return nil, err
-	}
 	if arrived, err := k.resume(); arrived != nil || err != nil {
 		return arrived, err
 	}

@@ -18,14 +18,15 @@ import (
 
 // promotionFlags are shared by the commands that promote.
 type promotionFlags struct {
-	git, mtime choice
+	git, mtime, onConflict choice
 	box.Promotion
 }
 
 func newPromotionFlags() promotionFlags {
 	return promotionFlags{
-		git:   choice{value: "exclude", of: []string{"exclude", "include"}},
-		mtime: choice{value: "commit", of: []string{"commit", "keep"}},
+		git:        choice{value: "exclude", of: []string{"exclude", "include"}},
+		mtime:      choice{value: "commit", of: []string{"commit", "keep"}},
+		onConflict: choice{value: "fail", of: []string{"fail", "ours", "theirs", "merge"}},
 	}
 }
 
@@ -37,11 +38,19 @@ func (f *promotionFlags) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.Hold, "hold", false, "leave what the handoff guard holds in the box, promote the rest")
 	flags.StringArrayVar(&f.Allow, "allow-path", nil, "let the handoff guard pass what matches this glob; may be repeated")
 	flags.StringArrayVar(&f.Protect, "protect", nil, "let the handoff guard hold what matches this glob; may be repeated")
+	flags.Var(&f.onConflict, "on-conflict", "where the workspace changed too: fail, ours (its side stays), theirs (the box's is taken) or merge")
+	flags.BoolVar(&f.Markers, "conflict-markers", false, "with --on-conflict merge: write conflict markers where both changed the same lines")
 }
 
 func (f *promotionFlags) promotion() (box.Promotion, error) {
 	p := f.Promotion
 	p.Git, p.KeepTimes = f.git.value == "include", f.mtime.value == "keep"
+	if f.onConflict.value != "fail" {
+		p.OnConflict = promote.Mode(f.onConflict.value)
+	}
+	if p.Markers && p.OnConflict != promote.Merge {
+		return p, errors.New("--conflict-markers needs --on-conflict merge")
+	}
 	for flag, list := range map[string][]string{"--only": p.Only, "--except": p.Except, "--allow-path": p.Allow, "--protect": p.Protect} {
 		for _, glob := range list {
 			if strings.TrimSpace(glob) == "" {
@@ -63,7 +72,7 @@ what is not selected, or is held by the handoff guard, stays in the box.`,
 		Example: `  hutch commit 3f9c
   hutch commit 3f9c --only 'src/**' --except '*.lock'
   hutch commit 3f9c --allow-path .vscode/tasks.json
-`,
+  hutch commit 3f9c --on-conflict merge`,
 		Args: oneBox,
 		RunE: func(_ *cobra.Command, args []string) error {
 			promotion, err := f.promotion()
@@ -98,6 +107,12 @@ func sayPromoted(boxID string, done *box.Promoted, err error) {
 	for _, line := range explainGuard(boxID, done.Held, done.Flagged, err == nil) {
 		fmt.Fprintln(os.Stderr, "hutch: "+line)
 	}
+	for _, line := range explainSettled(done.Resolved) {
+		fmt.Fprintln(os.Stderr, "hutch: "+line)
+	}
+	for _, note := range done.Notes {
+		fmt.Fprintln(os.Stderr, "hutch: "+oneLine(note))
+	}
 	if err == nil && done.Kept {
 		fmt.Fprintf(os.Stderr, "hutch: %d changes stay in box %s: hutch diff %s, hutch commit %s, hutch discard %s\n", done.Left, boxID, boxID, boxID, boxID)
 	}
@@ -119,6 +134,21 @@ func explainGuard(boxID string, held, flagged []guard.Finding, promoted bool) []
 	}
 	if more := len(flagged) - most; more > 0 {
 		lines = append(lines, fmt.Sprintf("note: %d more flagged paths; --json lists them all", more))
+	}
+	return lines
+}
+
+// explainSettled says in one line each how conflicts were settled.
+func explainSettled(resolved []promote.Resolution) []string {
+	said := map[promote.How]string{
+		promote.TookOurs:    "the workspace's side stayed",
+		promote.TookTheirs:  "the box's side was taken; hutch undo brings the other back",
+		promote.TookMerge:   "merged",
+		promote.TookMarkers: "merged, with conflict markers in it",
+	}
+	var lines []string
+	for _, r := range resolved {
+		lines = append(lines, fmt.Sprintf("both changed %q: %s", r.Path, said[r.How]))
 	}
 	return lines
 }
@@ -153,7 +183,7 @@ func shellQuote(word string) string {
 
 func commitJSON(done *box.Promoted, err error) error {
 	if done == nil {
-		done = &box.Promoted{Held: []guard.Finding{}, Flagged: []guard.Finding{}, Conflicts: []promote.Conflict{}}
+		done = &box.Promoted{Held: []guard.Finding{}, Flagged: []guard.Finding{}, Conflicts: []promote.Conflict{}, Resolved: []promote.Resolution{}, Notes: []string{}}
 	}
 	report := struct {
 		Status outcome.Status `json:"status"`

@@ -177,6 +177,9 @@ func (f *runFlags) explain(out *hutch.Outcome) {
 		for _, line := range explainGuard(out.ID, out.Held, out.Flagged, out.Committed) {
 			say("%s", line)
 		}
+		for _, line := range explainSettled(out.Resolved) {
+			say("%s", line)
+		}
 	}
 	for _, aside := range f.asides(out) {
 		say("%v", aside)

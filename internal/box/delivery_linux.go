@@ -165,6 +165,7 @@ func (d *delivery) apply(id string, receipt []byte) error {
 		ID: id, Workspace: d.ws.FD, Layer: d.layer, Picked: d.picked, Changes: d.part, Stamp: d.stamp, Receipt: receipt,
 		KeepTimes: d.KeepTimes,
 		// What stays in the box must not share files with the workspace.
+		OnConflict: d.OnConflict, Markers: d.Markers,
 		KeepLayer: !onlyGit(d.rest),
 		Record: func() error {
 			if _, err := d.store.Receipts.Append(id, json.RawMessage(receipt), true); err != nil {
@@ -216,7 +217,13 @@ func (d *delivery) status() outcome.Status {
 
 // report is what is known of it, whatever became of it.
 func (d *delivery) report() *Promoted {
-	p := &Promoted{Diff: listed(nil), Held: d.held, Flagged: d.flagged, Conflicts: []promote.Conflict{}}
+	p := &Promoted{Diff: listed(nil), Held: d.held, Flagged: d.flagged, Conflicts: []promote.Conflict{}, Resolved: d.result.Resolved, Notes: d.result.Notes}
+	if p.Resolved == nil {
+		p.Resolved = []promote.Resolution{}
+	}
+	if p.Notes == nil {
+		p.Notes = []string{}
+	}
 	if p.Held == nil {
 		p.Held = []guard.Finding{}
 	}
@@ -227,6 +234,15 @@ func (d *delivery) report() *Promoted {
 		p.Left = len(d.rest.Entries)
 	}
 	return p
+}
+
+// arrived is the part without what was left to the workspace's side.
+func (d *delivery) arrived() *changeset.Changeset {
+	left := map[string]bool{}
+	for _, r := range d.result.Resolved {
+		left[r.Path] = r.How == promote.TookOurs
+	}
+	return d.part.Only(func(path string) bool { return !left[path] })
 }
 
 func listed(c *changeset.Changeset) *outcome.Diff {

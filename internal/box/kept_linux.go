@@ -138,8 +138,7 @@ func (s *Store) Commit(id string, opts Promotion) (*Promoted, error) {
 		return d.report(), err
 	}
 	report := d.report()
-	report.Diff = listed(d.part)
-	report.Receipt = d.receipt
+	report.Diff, report.Receipt = listed(d.arrived()), d.receipt
 	if err := k.conclude(); err != nil {
 		return report, err
 	}
@@ -215,7 +214,7 @@ func (k *kept) resume() (*Promoted, error) {
 		part, _ = changeset.Split(whole, func(e *changeset.Entry) bool { return !stays[e.Path] })
 	}
 	return &Promoted{
-		Diff: listed(part), Held: []guard.Finding{}, Flagged: []guard.Finding{}, Conflicts: []promote.Conflict{},
+		Diff: listed(part), Held: []guard.Finding{}, Flagged: []guard.Finding{}, Conflicts: []promote.Conflict{}, Resolved: []promote.Resolution{}, Notes: []string{},
 		Left: k.record.Left, Kept: k.record.Left > 0, Receipt: k.record.Transaction,
 	}, nil
 }

@@ -25,17 +25,21 @@ type Promotion struct {
 	Protect []string // globs of what it holds besides its table
 	Hold    bool     // what the guard holds stays in the box, the rest is promoted
 
+	OnConflict promote.Mode // what becomes of a path that the host changed too
+	Markers    bool         // a merge that is not clean is written, with conflict markers
 }
 
 // Promoted is what became of a change on its way into the workspace.
 type Promoted struct {
-	Diff      *outcome.Diff      `json:"diff"` // what arrived
-	Held      []guard.Finding    `json:"held"`
-	Flagged   []guard.Finding    `json:"flagged"`
-	Conflicts []promote.Conflict `json:"conflicts"`
-	Left      int                `json:"left"` // changes that stay in the box
-	Kept      bool               `json:"kept"` // the box is still there
-	Receipt   string             `json:"receipt"`
+	Diff      *outcome.Diff        `json:"diff"` // what arrived
+	Held      []guard.Finding      `json:"held"`
+	Flagged   []guard.Finding      `json:"flagged"`
+	Conflicts []promote.Conflict   `json:"conflicts"`
+	Resolved  []promote.Resolution `json:"resolved"` // conflicts that OnConflict settled
+	Notes     []string             `json:"notes"`
+	Left      int                  `json:"left"` // changes that stay in the box
+	Kept      bool                 `json:"kept"` // the box is still there
+	Receipt   string               `json:"receipt"`
 }
 
 // HeldError says that nothing was promoted because the handoff guard held some

@@ -63,7 +63,7 @@ type run struct {
 func Run(req Request) (*outcome.Outcome, error) {
 	out := &outcome.Outcome{
 		Schema: outcome.Schema, ExitCode: outcome.ExitHutch, Status: outcome.Error, PeakMemorySource: "none", Layer: "disk",
-		Missing: []string{}, Skipped: []changeset.Skipped{}, Held: []guard.Finding{}, Flagged: []guard.Finding{}, Conflicts: []promote.Conflict{}, Notes: []string{},
+		Missing: []string{}, Skipped: []changeset.Skipped{}, Held: []guard.Finding{}, Flagged: []guard.Finding{}, Conflicts: []promote.Conflict{}, Resolved: []promote.Resolution{}, Notes: []string{},
 		Diff: outcome.Diff{FilesCreated: []string{}, FilesModified: []string{}, FilesDeleted: []string{}},
 	}
 	r := &run{Request: req, out: out, layer: -1}

@@ -224,6 +224,8 @@ func (r *run) commit() error {
 		}
 	}
 	r.out.Committed = true
+	r.out.Resolved = d.report().Resolved
+	r.out.Notes = append(r.out.Notes, d.result.Notes...)
 	r.out.Left = len(d.rest.Entries)
 	if len(d.held) > 0 {
 		r.out.Status, r.out.ExitCode = outcome.Held, outcome.ExitHutch

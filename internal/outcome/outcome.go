@@ -48,46 +48,47 @@ type Diff struct {
 
 // Outcome is what is known of one run.
 type Outcome struct {
-	Schema              string              `json:"schema"`
-	ID                  string              `json:"id"`
-	Status              Status              `json:"status"`
-	ExitCode            int                 `json:"exit_code"`
-	CommandExitCode     *int                `json:"command_exit_code"` // null when unknown
-	Signal              string              `json:"signal,omitempty"`  // "SIGKILL"
-	TimedOut            bool                `json:"timed_out"`
-	DurationMS          float64             `json:"duration_ms"`           // start of the command to its end
-	CloneDurationMicros int64               `json:"clone_duration_micros"` // making the branch
-	Strategy            string              `json:"strategy"`
-	Layer               string              `json:"layer"` // "disk" or "ram"
-	Rung                string              `json:"rung"`
-	Missing             []string            `json:"missing"`
-	Committed           bool                `json:"committed"`
-	RollbackPerformed   bool                `json:"rollback_performed"`  // the changeset was not empty and was discarded
-	FilesystemModified  bool                `json:"filesystem_modified"` // the changeset is not empty
-	FilesCloned         *int64              `json:"files_cloned"`
-	PeakMemoryMB        *float64            `json:"peak_memory_mb"`     // MiB
-	PeakMemorySource    string              `json:"peak_memory_source"` // "cgroup", "polled" or "none"
-	CPUMS               float64             `json:"cpu_ms"`
-	Stdout              string              `json:"stdout"`
-	Stderr              string              `json:"stderr"`
-	StdoutBase64        string              `json:"stdout_base64,omitempty"` // only when stdout is not UTF-8
-	StderrBase64        string              `json:"stderr_base64,omitempty"`
-	StdoutTruncated     bool                `json:"stdout_truncated"`
-	StderrTruncated     bool                `json:"stderr_truncated"`
-	StdoutBytes         int64               `json:"stdout_bytes"` // all the command wrote and hutch kept
-	StderrBytes         int64               `json:"stderr_bytes"`
-	StdoutPath          string              `json:"stdout_path,omitempty"` // where the whole output lies when it was truncated or the box is kept
-	StderrPath          string              `json:"stderr_path,omitempty"`
-	Diff                Diff                `json:"diff"`
-	Patch               string              `json:"patch,omitempty"` // unified diff, with --diff
-	Skipped             []changeset.Skipped `json:"skipped"`
-	GitChanged          bool                `json:"git_changed"`
-	Held                []guard.Finding     `json:"held"`    // what the handoff guard did not let pass
-	Flagged             []guard.Finding     `json:"flagged"` // what it let pass and names
-	Conflicts           []promote.Conflict  `json:"conflicts"`
-	Left                int                 `json:"left"` // changes that were not promoted and stay in the box
-	Kept                bool                `json:"kept"` // the box is still there: hutch diff|commit|discard ID
-	Notes               []string            `json:"notes"`
-	Error               string              `json:"error,omitempty"`
-	Receipt             string              `json:"receipt"` // id of the receipt
+	Schema              string               `json:"schema"`
+	ID                  string               `json:"id"`
+	Status              Status               `json:"status"`
+	ExitCode            int                  `json:"exit_code"`
+	CommandExitCode     *int                 `json:"command_exit_code"` // null when unknown
+	Signal              string               `json:"signal,omitempty"`  // "SIGKILL"
+	TimedOut            bool                 `json:"timed_out"`
+	DurationMS          float64              `json:"duration_ms"`           // start of the command to its end
+	CloneDurationMicros int64                `json:"clone_duration_micros"` // making the branch
+	Strategy            string               `json:"strategy"`
+	Layer               string               `json:"layer"` // "disk" or "ram"
+	Rung                string               `json:"rung"`
+	Missing             []string             `json:"missing"`
+	Committed           bool                 `json:"committed"`
+	RollbackPerformed   bool                 `json:"rollback_performed"`  // the changeset was not empty and was discarded
+	FilesystemModified  bool                 `json:"filesystem_modified"` // the changeset is not empty
+	FilesCloned         *int64               `json:"files_cloned"`
+	PeakMemoryMB        *float64             `json:"peak_memory_mb"`     // MiB
+	PeakMemorySource    string               `json:"peak_memory_source"` // "cgroup", "polled" or "none"
+	CPUMS               float64              `json:"cpu_ms"`
+	Stdout              string               `json:"stdout"`
+	Stderr              string               `json:"stderr"`
+	StdoutBase64        string               `json:"stdout_base64,omitempty"` // only when stdout is not UTF-8
+	StderrBase64        string               `json:"stderr_base64,omitempty"`
+	StdoutTruncated     bool                 `json:"stdout_truncated"`
+	StderrTruncated     bool                 `json:"stderr_truncated"`
+	StdoutBytes         int64                `json:"stdout_bytes"` // all the command wrote and hutch kept
+	StderrBytes         int64                `json:"stderr_bytes"`
+	StdoutPath          string               `json:"stdout_path,omitempty"` // where the whole output lies when it was truncated or the box is kept
+	StderrPath          string               `json:"stderr_path,omitempty"`
+	Diff                Diff                 `json:"diff"`
+	Patch               string               `json:"patch,omitempty"` // unified diff, with --diff
+	Skipped             []changeset.Skipped  `json:"skipped"`
+	GitChanged          bool                 `json:"git_changed"`
+	Held                []guard.Finding      `json:"held"`    // what the handoff guard did not let pass
+	Flagged             []guard.Finding      `json:"flagged"` // what it let pass and names
+	Conflicts           []promote.Conflict   `json:"conflicts"`
+	Resolved            []promote.Resolution `json:"resolved"` // conflicts that --on-conflict settled
+	Left                int                  `json:"left"`     // changes that were not promoted and stay in the box
+	Kept                bool                 `json:"kept"`     // the box is still there: hutch diff|commit|discard ID
+	Notes               []string             `json:"notes"`
+	Error               string               `json:"error,omitempty"`
+	Receipt             string               `json:"receipt"` // id of the receipt
 }

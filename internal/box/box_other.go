@@ -3,6 +3,7 @@
 package box
 
 import (
+	"context"
 	"errors"
 	"io"
 	"time"
@@ -67,7 +68,13 @@ func (s *Store) Commit(string, Promotion) (*Promoted, error) { return nil, errUn
 func (s *Store) Discard(string) error { return errUnsupported }
 
 // Recover is not supported here.
-func (s *Store) Recover(string) ([]promote.Recovered, error) { return nil, errUnsupported }
+func (s *Store) Recover(string, ...string) ([]promote.Recovered, error) { return nil, errUnsupported }
+
+// Undo is not supported here.
+func (s *Store) Undo(context.Context, UndoOptions) (*Undone, error) { return nil, errUnsupported }
+
+// Log is not supported here.
+func (s *Store) Log(string) ([]Logged, error) { return nil, errUnsupported }
 
 // Collect is not supported here.
 func (s *Store) Collect(Budget, string) (Collected, error) { return Collected{}, errUnsupported }

@@ -160,9 +160,12 @@ func (d *delivery) apply(id string, receipt []byte) error {
 	if !d.stamp.Valid {
 		return errors.New(d.stamp.Reason)
 	}
-	var err error
+	key, err := d.store.key()
+	if err != nil {
+		return err
+	}
 	d.result, err = promote.Apply(context.Background(), promote.Request{
-		ID: id, Workspace: d.ws.FD, Layer: d.layer, Picked: d.picked, Changes: d.part, Stamp: d.stamp, Receipt: receipt,
+		Key: key, ID: id, Workspace: d.ws.FD, Layer: d.layer, Picked: d.picked, Changes: d.part, Stamp: d.stamp, Receipt: receipt,
 		KeepTimes: d.KeepTimes,
 		// What stays in the box must not share files with the workspace.
 		OnConflict: d.OnConflict, Markers: d.Markers,

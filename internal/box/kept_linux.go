@@ -269,13 +269,15 @@ func (s *Store) Discard(id string) error {
 
 // Recover finishes or takes back what a crash left of promotions into a
 // workspace, and returns what it found.
-func (s *Store) Recover(path string) ([]promote.Recovered, error) {
+// It follows the journals of another state directory only where their ids are
+// given in foreign.
+func (s *Store) Recover(path string, foreign ...string) ([]promote.Recovered, error) {
 	ws, err := workspace.Open(cmp.Or(path, "."), true)
 	if err != nil {
 		return nil, err
 	}
 	defer ws.Close()
-	return s.recoverAll(ws.FD)
+	return s.recoverAll(ws.FD, foreign...)
 }
 
 func (s *Store) recover(workspaceFD int) error {
@@ -290,19 +292,27 @@ func (s *Store) recover(workspaceFD int) error {
 	return err
 }
 
-func (s *Store) recoverAll(workspaceFD int) ([]promote.Recovered, error) {
-	recovered, err := promote.Recover(workspaceFD)
+func (s *Store) recoverAll(workspaceFD int, foreign ...string) ([]promote.Recovered, error) {
+	key, err := s.key()
+	if err != nil {
+		return nil, err
+	}
+	recovered, err := promote.Recover(workspaceFD, key, foreign...)
 	if err != nil {
 		return recovered, fmt.Errorf("recover an interrupted promotion: %w", err)
 	}
 	for _, r := range recovered {
-		if !r.Forward || len(r.Receipt) == 0 {
+		if !r.Forward || len(r.Receipt) == 0 || r.Foreign {
 			continue
 		}
-		if _, err := s.Receipts.Show(r.ID); err == nil {
+		id := r.ID
+		if r.Undone {
+			id = undoReceiptID(id)
+		}
+		if found, err := s.Receipts.Show(id); err == nil && found.ID == id {
 			continue
 		}
-		if _, err := s.Receipts.Append(r.ID, json.RawMessage(r.Receipt), true); err != nil {
+		if _, err := s.Receipts.Append(id, json.RawMessage(r.Receipt), true); err != nil {
 			return recovered, fmt.Errorf("the receipt of the recovered promotion %s could not be written: %w", r.ID, err)
 		}
 	}
@@ -423,7 +433,11 @@ func (s *Store) Collect(b Budget, workspacePath string) (Collected, error) {
 	}
 	if ws, err := workspace.Open(cmp.Or(workspacePath, "."), true); err == nil {
 		defer ws.Close()
-		freed, err := promote.Prune(ws.FD, promote.Budget{Count: promote.DefaultBudget.Count, Bytes: promote.DefaultBudget.Bytes, Age: min(b.Age, promote.DefaultBudget.Age)})
+		key, err := s.key()
+		if err != nil {
+			return c, errors.Join(append(errs, err)...)
+		}
+		freed, err := promote.Prune(ws.FD, key, promote.Budget{Count: promote.DefaultBudget.Count, Bytes: promote.DefaultBudget.Bytes, Age: min(b.Age, promote.DefaultBudget.Age)})
 		c.UndoneBytes = freed
 		errs = append(errs, err)
 	}

@@ -222,6 +222,9 @@ func (r *run) commit() error {
 			r.keep = "conflict"
 			return nil
 		}
+		if d.result.NoUndo != "" {
+			r.note("undo will not be possible: %s", d.result.NoUndo)
+		}
 	}
 	r.out.Committed = true
 	r.out.Resolved = d.report().Resolved

@@ -19,13 +19,18 @@ type mover struct {
 	ws, txn int
 	j       *journal
 	tree    *tree
+	auth    *authority
 	inodes  map[string]uint64 // of the directories steps take place in
 	user    bool              // not root: permissions bind
-	changed bool              // a path was changed by the user meanwhile and left alone
+	redo    bool              // back is over, it goes forward again
+	undo    bool              // the transaction was done: the layer has no part in its files any more
+	lenient bool              // what the user changed meanwhile is left alone, and does not stop the rest
+	changed bool              // so it was
+	blind   bool              // what stood afterwards could not be written down
 }
 
-func newMover(ws, txn int, j *journal) *mover {
-	m := &mover{ws: ws, txn: txn, j: j, tree: newTree(ws), inodes: map[string]uint64{}, user: os.Geteuid() != 0}
+func newMover(s *shed, txn int, j *journal) *mover {
+	m := &mover{ws: s.ws, txn: txn, j: j, tree: newTree(s.ws), auth: &s.auth, inodes: map[string]uint64{}, user: os.Geteuid() != 0}
 	for _, p := range j.Parents {
 		m.inodes[string(p.Path)] = p.Ino
 	}
@@ -58,6 +63,16 @@ func conflictOf(err error) error {
 	return &ConflictError{[]Conflict{{Path: string(at.step.Path), Box: string(cmp.Or(box, changeset.Modified)), Host: changedDuring}}}
 }
 
+// passOver turns the error of a step that the user's own change is in the way
+// of into a note, when the mover is lenient.
+func (m *mover) passOver(err error) error {
+	if !m.lenient || !errors.Is(err, errChanged) && !errors.Is(err, unix.EEXIST) && !absent(err) {
+		return err
+	}
+	m.changed = true
+	return nil
+}
+
 // forward brings every slot to its target.
 func (m *mover) forward() error {
 	if err := m.openParents(); err != nil {
@@ -68,7 +83,7 @@ func (m *mover) forward() error {
 		if s.Kind == alter {
 			continue
 		}
-		if err := m.step(i, s); err != nil {
+		if err := m.passOver(m.step(i, s)); err != nil {
 			return &stepError{s, err}
 		}
 	}
@@ -78,7 +93,7 @@ func (m *mover) forward() error {
 	if err := m.settle(); err != nil {
 		return err
 	}
-	if err := m.closeParents(false); err != nil {
+	if err := m.closeParents(m.redo); err != nil {
 		return err
 	}
 	// Inner paths first: an outer directory may end up closed to its owner.
@@ -87,7 +102,7 @@ func (m *mover) forward() error {
 		if s.Kind != alter {
 			continue
 		}
-		if err := m.alter(s, &s.Alter.To); err != nil {
+		if err := m.passOver(m.alter(s, &s.Alter.To)); err != nil {
 			return &stepError{s, err}
 		}
 	}
@@ -98,6 +113,9 @@ func (m *mover) forward() error {
 // more by their path: whoever has one open for writing would write into undo
 // data, and what was written since the last look is not in the workspace.
 func (m *mover) written() error {
+	if m.undo {
+		return nil // it comes back to where it was, whoever wrote to it
+	}
 	for i := range m.j.Steps {
 		s := &m.j.Steps[i]
 		if s.Before.Type != fsat.Regular || s.Kind != replace && s.Kind != remove {
@@ -173,9 +191,7 @@ func (m *mover) back() error {
 		if s.Kind != alter {
 			continue
 		}
-		if err := m.alter(s, &s.Alter.From); errors.Is(err, errChanged) {
-			m.changed = true
-		} else if err != nil {
+		if err := m.passOver(m.alter(s, &s.Alter.From)); err != nil {
 			return fmt.Errorf("take back %s %q: %w", s.Kind, s.Path, err)
 		}
 	}
@@ -184,7 +200,7 @@ func (m *mover) back() error {
 	}
 	for i := len(m.j.Steps) - 1; i >= 0; i-- {
 		s := &m.j.Steps[i]
-		if err := m.stepBack(i, s); err != nil {
+		if err := m.passOver(m.stepBack(i, s)); err != nil {
 			return fmt.Errorf("take back %s %q: %w", s.Kind, s.Path, err)
 		}
 	}
@@ -200,10 +216,6 @@ func (m *mover) stepBack(index int, s *step) error {
 	}
 	slot := slotName(index)
 	dir, name, err := m.target(string(s.Path))
-	if errors.Is(err, errChanged) || absent(err) {
-		m.changed = true
-		return nil
-	}
 	if err != nil {
 		return err
 	}
@@ -226,10 +238,11 @@ func (m *mover) stepBack(index int, s *step) error {
 			break
 		}
 		if !there || at.Ino != s.Staged.Ino {
-			m.changed = true
-			return nil
+			return errChanged
 		}
-		m.note(s.Staged, at)
+		if err := m.note(s.Staged, at); err != nil {
+			return err
+		}
 		if err := m.move(dir, name, m.txn, slot); err != nil {
 			return err
 		}
@@ -239,10 +252,11 @@ func (m *mover) stepBack(index int, s *step) error {
 			break
 		}
 		if !filled || !there || at.Ino != s.Staged.Ino {
-			m.changed = true
-			return nil
+			return errChanged
 		}
-		m.note(s.Staged, at)
+		if err := m.note(s.Staged, at); err != nil {
+			return err
+		}
 		if err := m.swap(slot, dir, name); err != nil {
 			return err
 		}
@@ -252,8 +266,7 @@ func (m *mover) stepBack(index int, s *step) error {
 			return nil
 		}
 		if there {
-			m.changed = true
-			return nil
+			return errChanged
 		}
 		return m.move(m.txn, slot, dir, name)
 	}
@@ -262,10 +275,11 @@ func (m *mover) stepBack(index int, s *step) error {
 
 // note remembers when a promoted file was written to after the crash: then it
 // is no longer only the box's, and must not vanish with the slot.
-func (m *mover) note(want ident, st fsat.Stat) {
-	if !want.sameContent(st) {
-		m.changed = true
+func (m *mover) note(want ident, st fsat.Stat) error {
+	if want.sameContent(st) {
+		return nil
 	}
+	return m.passOver(errChanged)
 }
 
 // target opens the directory in which a step takes place, which must be the
@@ -304,6 +318,9 @@ func (m *mover) expect(dir int, name string, want ident) error {
 // xattrs off those that are the layer's own: not earlier, since up to the
 // commit point the layer must stay as it was.
 func (m *mover) finish(index int, s *step) error {
+	if m.undo {
+		return nil // it was, before they ever came into the workspace
+	}
 	slots := newTree(m.txn)
 	defer slots.close()
 	for i := len(s.Files) - 1; i >= 0; i-- { // directories after what they hold
@@ -334,6 +351,9 @@ func (m *mover) finish(index int, s *step) error {
 
 // unfinish gives files of the layer back what finish took.
 func (m *mover) unfinish(index int, s *step) error {
+	if m.undo {
+		return nil // they are the layer's no more
+	}
 	slots := newTree(m.txn)
 	defer slots.close()
 	for i := range s.Files {
@@ -478,17 +498,21 @@ func (m *mover) closeParents(times bool) error {
 				return fmt.Errorf("close directory %q: %w", p.Path, err)
 			}
 		}
-		if !times {
+		to := &p.Mtime
+		if m.undo && !m.redo {
+			to = p.Return
+		}
+		if !times || to == nil {
 			continue
 		}
-		if st, err := m.tree.lstat(string(p.Path)); err != nil || st.Ino != p.Ino || st.Mtime == p.Mtime {
+		if st, err := m.tree.lstat(string(p.Path)); err != nil || st.Ino != p.Ino || st.Mtime == *to {
 			continue
 		}
 		dir, name, err := m.tree.parent(string(p.Path))
 		if err != nil {
 			return err
 		}
-		if err := setMtime(dir, name, p.Mtime); err != nil && !m.user {
+		if err := setMtime(dir, name, *to); err != nil && !m.user {
 			return err
 		}
 	}
@@ -558,16 +582,19 @@ func (m *mover) settle() error {
 }
 
 func settle(dir int, name string, id ident) error {
-	st, there, err := lookName(dir, name)
-	if err != nil || !there || st.Ino != id.Ino {
+	fd, err := fsat.OpenPath(dir, name)
+	if absent(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	st, err := fsat.Fstat(fd)
+	if err != nil || st.Ino != id.Ino {
 		return err
 	}
 	if st.Mode != id.Mode {
-		fd, err := fsat.OpenPath(dir, name)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
 		if err := chmod(fd, id.Mode); err != nil {
 			return err
 		}

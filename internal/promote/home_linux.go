@@ -25,16 +25,24 @@ const (
 	abortedFile = "aborted"
 	afterTmp    = "after.tmp"
 	afterFile   = "after"
+	undoTmp     = "undo.tmp"
+	undoingFile = "undoing" // beside done: the undo goes on to its end
+	redoingFile = "redoing" // beside done: the undo failed, and is itself reversed
+	undoneFile  = "undone"  // beside done
 )
 
 // shed is the locked .hutch of a workspace.
 type shed struct {
-	ws int
-	fd int
+	ws   int
+	fd   int
+	auth authority
 }
 
 // openShed locks an existing .hutch; it is nil when there is none.
-func openShed(ctx context.Context, ws int) (*shed, error) {
+func openShed(ctx context.Context, ws int, key Key) (*shed, error) {
+	if key == (Key{}) {
+		return nil, errors.New("no key was given to authenticate journals with")
+	}
 	for {
 		fd, err := fsat.OpenDir(ws, home)
 		if errors.Is(err, unix.ENOENT) {
@@ -43,7 +51,7 @@ func openShed(ctx context.Context, ws int) (*shed, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s is not a plain directory: %w", home, err)
 		}
-		s := &shed{ws: ws, fd: fd}
+		s := &shed{ws: ws, fd: fd, auth: authority{key: key}}
 		if err := s.checkOwner(); err != nil {
 			s.close()
 			return nil, err
@@ -59,22 +67,39 @@ func openShed(ctx context.Context, ws int) (*shed, error) {
 			s.close()
 			return nil, err
 		}
-		if now, err := fsat.LstatName(ws, home); err == nil && now.Ino == mine.Ino && now.Dev == mine.Dev {
-			return s, nil
+		if now, err := fsat.LstatName(ws, home); err != nil || now.Ino != mine.Ino || now.Dev != mine.Dev {
+			s.close()
+			continue
 		}
-		s.close()
+		if s.auth.ino, s.auth.born, err = origin(ws); err != nil {
+			s.close()
+			return nil, err
+		}
+		return s, nil
 	}
 }
 
+// origin tells the workspace's root from any copy of it.
+func origin(ws int) (ino uint64, born fsat.Time, err error) {
+	var st unix.Statx_t
+	if err := unix.Statx(ws, "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
+		return 0, born, fmt.Errorf("stat the workspace: %w", err)
+	}
+	if st.Mask&unix.STATX_BTIME != 0 {
+		born = fsat.Time{Sec: st.Btime.Sec, Nsec: int64(st.Btime.Nsec)}
+	}
+	return st.Ino, born, nil
+}
+
 // makeShed is openShed that creates .hutch when it is missing.
-func makeShed(ctx context.Context, ws int) (*shed, error) {
+func makeShed(ctx context.Context, ws int, key Key) (*shed, error) {
 	for {
 		err := mkdir(ws, home, 0o700)
 		fresh := err == nil
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return nil, err
 		}
-		s, err := openShed(ctx, ws)
+		s, err := openShed(ctx, ws, key)
 		if err != nil {
 			if fresh {
 				_ = rmdir(ws, home)
@@ -201,7 +226,11 @@ func state(txn int) (State, error) {
 	for _, f := range []struct {
 		name  string
 		state State
-	}{{doneFile, Done}, {abortedFile, Aborted}, {backFile, Reversing}, {journalFile, Committed}} {
+	}{
+		// In this order: an undo leaves done where it is.
+		{abortedFile, Aborted}, {undoneFile, Undone}, {undoingFile, Undoing}, {redoingFile, Redoing},
+		{doneFile, Done}, {backFile, Reversing}, {journalFile, Committed},
+	} {
 		_, err := fsat.LstatName(txn, f.name)
 		if err == nil {
 			return f.state, nil
@@ -250,7 +279,7 @@ func Pending(workspaceFD int) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if st != Absent && st != Done && st != Aborted {
+		if !st.settled() {
 			return true, nil
 		}
 	}

@@ -1,9 +1,7 @@
 package promote
 
 import (
-	"bytes"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,14 +9,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/zeebo/blake3"
-
 	"hutch/internal/fsat"
 )
-
-// journalVersion is in the first line of every journal; another version is
-// refused, not guessed at.
-const journalVersion = "hutch-journal/1"
 
 // home is the directory in the workspace that holds the transactions.
 const home = ".hutch"
@@ -115,10 +107,11 @@ func slotName(index int) string { return strconv.Itoa(index) }
 
 // placed is one staged file.
 type placed struct {
-	Rel   raw       `json:"rel"` // relative to the slot, "." for itself
-	Type  fsat.Type `json:"type"`
-	Ino   uint64    `json:"ino"`
-	Mtime fsat.Time `json:"mtime"` // the one it gets
+	Rel    raw       `json:"rel"` // relative to the slot, "." for itself
+	Type   fsat.Type `json:"type"`
+	Ino    uint64    `json:"ino"`
+	Mtime  fsat.Time `json:"mtime"`            // the one it gets
+	Digest string    `json:"digest,omitempty"` // of a regular file
 	// Linked is set for a file that is still in the layer too. Until the
 	// commit point nothing of it is changed, so that a kill leaves the layer
 	// as it was.
@@ -134,8 +127,9 @@ type linked struct {
 
 // alteration is the change of an alter step.
 type alteration struct {
-	From attrs `json:"from"`
-	To   attrs `json:"to"`
+	From   attrs  `json:"from"`
+	To     attrs  `json:"to"`
+	Digest string `json:"digest,omitempty"` // of a regular file
 }
 
 type attrs struct {
@@ -160,6 +154,10 @@ type parent struct {
 	// Opened is set when the owner may not write in it: it may while the
 	// steps are taken.
 	Opened bool `json:"opened,omitempty"`
+	// Return is, in an undo, the mtime that the directory gets back; without
+	// it the directory was changed by others meanwhile and keeps the time of
+	// the undo.
+	Return *fsat.Time `json:"return,omitempty"`
 }
 
 // journal is all that is needed to finish a transaction, to take it back and,
@@ -167,15 +165,35 @@ type parent struct {
 type journal struct {
 	ID      string   `json:"id"`
 	Receipt []byte   `json:"receipt,omitempty"`
-	Held    int64    `json:"held"` // bytes of undo data
+	Tally   Tally    `json:"tally"`
 	Steps   []step   `json:"steps"`
 	Parents []parent `json:"parents"`
+
+	head head // of the file it was read from, or goes to
 }
 
-// after is what stood in the workspace when a transaction was done: by step,
-// then by file. A zero ident is a path that cannot be vouched for.
+// vouch is a path as hutch left it.
+type vouch struct {
+	ident
+	Rel    raw    `json:"rel,omitempty"` // in a slot: relative to it
+	Xattrs string `json:"xattrs,omitempty"`
+}
+
+// after is what stood when a transaction was done: what an undo compares with.
 type after struct {
-	Steps [][]ident `json:"steps"`
+	// Steps are the paths of the workspace, by step, then by file. A zero
+	// ident is a path that cannot be vouched for.
+	Steps [][]vouch `json:"steps"`
+	// Slots are the displaced files, by step, each slot before what it holds.
+	Slots   [][]vouch   `json:"slots"`
+	Parents []fsat.Time `json:"parents"` // mtimes of the journal's
+}
+
+// undoing is the order to take a finished transaction back.
+type undoing struct {
+	Receipt []byte `json:"receipt,omitempty"`
+	// Parents are the journal's, as they stand before the undo.
+	Parents []parent `json:"parents"`
 }
 
 func (j *journal) linked() bool {
@@ -187,61 +205,6 @@ func (j *journal) linked() bool {
 		}
 	}
 	return false
-}
-
-// seal encodes v below a line of version, checksum and note.
-func seal(v any, note int64) ([]byte, error) {
-	body, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
-	sum := blake3.Sum256(body)
-	head := fmt.Appendf(nil, "%s %s %d\n", journalVersion, hex.EncodeToString(sum[:]), note)
-	return append(head, body...), nil
-}
-
-// unseal checks and decodes what seal wrote.
-func unseal(data []byte, v any) error {
-	head, body, ok := bytes.Cut(data, []byte("\n"))
-	fields := strings.Fields(string(head))
-	if !ok || len(fields) != 3 {
-		return errors.New("journal damaged: its first line is not whole")
-	}
-	if fields[0] != journalVersion {
-		return fmt.Errorf("journal of version %q, this hutch knows %s", fields[0], journalVersion)
-	}
-	if sum := blake3.Sum256(body); hex.EncodeToString(sum[:]) != fields[1] {
-		return errors.New("journal damaged: its checksum does not match")
-	}
-	if err := json.Unmarshal(body, v); err != nil {
-		return fmt.Errorf("journal damaged: %w", err)
-	}
-	return nil
-}
-
-// sealNote reads the note out of the first line.
-func sealNote(head []byte) int64 {
-	line, _, _ := bytes.Cut(head, []byte("\n"))
-	fields := strings.Fields(string(line))
-	if len(fields) != 3 {
-		return 0
-	}
-	n, err := strconv.ParseInt(fields[2], 10, 64)
-	if err != nil || n < 0 {
-		return 0
-	}
-	return n
-}
-
-func decodeJournal(data []byte, id string) (*journal, error) {
-	j := new(journal)
-	if err := unseal(data, j); err != nil {
-		return nil, err
-	}
-	if err := j.validate(id); err != nil {
-		return nil, fmt.Errorf("journal refused: %w", err)
-	}
-	return j, nil
 }
 
 // validate refuses a journal that no promotion would have written. A checksum
@@ -261,7 +224,11 @@ func (j *journal) validate(id string) error {
 		}
 		seen[s.Path] = true
 	}
-	for _, p := range j.Parents {
+	return validateParents(j.Parents)
+}
+
+func validateParents(parents []parent) error {
+	for _, p := range parents {
 		if err := checkPath(string(p.Path)); err != nil {
 			return err
 		}

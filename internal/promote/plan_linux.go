@@ -27,6 +27,7 @@ type plan struct {
 	parents   []parent
 	resolved  []Resolution
 	notes     []string
+	tally     Tally
 	promoted  int
 	held      int64 // bytes that will lie in the slots as undo data
 }
@@ -108,6 +109,12 @@ func makePlan(req *Request) (*plan, error) {
 		return nil, &ConflictError{p.conflicts}
 	}
 	slices.SortFunc(p.resolved, func(a, b Resolution) int { return strings.Compare(a.Path, b.Path) })
+	if len(p.steps) > 0 {
+		// .hutch will be made there, and an undo gives back the time.
+		if err := p.parent(".", fsat.Stat{}, false); err != nil {
+			return nil, err
+		}
+	}
 	return p.plan, nil
 }
 
@@ -156,7 +163,7 @@ func (p *planner) arrange(i int, d *decision) error {
 		if e.After.Type == fsat.Directory {
 			p.whole[e.Path] = at
 		}
-		p.promoted++
+		p.count(e)
 		return nil
 	}
 	above, within := p.gone[dir]
@@ -169,7 +176,7 @@ func (p *planner) arrange(i int, d *decision) error {
 			p.gone[e.Path] = above
 		}
 	}
-	p.promoted++
+	p.count(e)
 	altered := p.altersInPlace(d)
 	if d.found && !altered {
 		p.held += d.st.Size
@@ -219,6 +226,18 @@ func (p *planner) altersInPlace(d *decision) bool {
 	return e.After.Type == fsat.Directory || d.attrs || p.altered(e) && d.st.Nlink == 1
 }
 
+func (p *planner) count(e *changeset.Entry) {
+	p.promoted++
+	switch e.Op {
+	case changeset.Created:
+		p.tally.Created++
+	case changeset.Modified:
+		p.tally.Modified++
+	case changeset.Deleted:
+		p.tally.Deleted++
+	}
+}
+
 func (p *planner) add(s step, e *changeset.Entry) {
 	p.steps = append(p.steps, s)
 	var carried []*changeset.Entry
@@ -242,6 +261,9 @@ func (p *planner) alteration(e *changeset.Entry, st fsat.Stat) (*alteration, err
 	a := &alteration{
 		From: attrs{Mode: st.Mode, UID: st.UID, GID: st.GID},
 		To:   attrs{Mode: finalMode(e.After, st.Mode), UID: st.UID, GID: st.GID},
+	}
+	if p.altered(e) && st.Size == e.After.Size { // else the content is the host's
+		a.Digest = e.After.Digest
 	}
 	if os.Geteuid() == 0 {
 		a.To.UID, a.To.GID = e.After.UID, e.After.GID

@@ -27,6 +27,8 @@ type Request struct {
 	Merge MergeFunc
 	// Markers takes a merge that is not clean too, with the markers in it.
 	Markers bool
+	// Key authenticates the journal; the same must be given to Recover and Undo.
+	Key Key
 	// Receipt is written into the journal, so that a recovery can complete
 	// the record of a promotion whose process died.
 	Receipt []byte
@@ -88,6 +90,10 @@ type Result struct {
 	RolledBack bool // an error after the commit point was reversed
 	Resolved   []Resolution
 	Notes      []string // plain sentences on what arrived otherwise than the box had it
+	// Held is how many bytes are kept, or would have been, to undo it.
+	Held int64
+	// NoUndo says why it cannot be undone; "" when it can.
+	NoUndo string
 }
 
 // Conflict is a path that the host changed as well.
@@ -127,8 +133,14 @@ var ErrPending = errors.New("recovery is pending")
 // Recovered is one transaction that Recover completed.
 type Recovered struct {
 	ID      string
-	Forward bool   // true: finished; false: taken back
-	Receipt []byte // of the transaction that was finished
+	Forward bool // true: finished; false: taken back
+	// Undone says that what was finished, or taken back, is the undo of the
+	// transaction.
+	Undone  bool
+	Receipt []byte // of what was finished
+	// Foreign says that the journal was followed although another hutch wrote
+	// it: nothing in it but the paths was checked, the receipt least of all.
+	Foreign bool
 	// Shared says that the layer may still hold names of files that are now
 	// in the workspace: discard it, never run a box on it again.
 	Shared bool
@@ -149,7 +161,75 @@ const (
 	Reversing State = "reversing" // recovery takes it back
 	Done      State = "done"      // in the workspace; kept as undo data
 	Aborted   State = "aborted"   // taken back, but kept because the user changed paths meanwhile
+	Undoing   State = "undoing"   // recovery finishes the undo
+	Redoing   State = "redoing"   // an undo failed: recovery brings the promotion back
+	Undone    State = "undone"    // out of the workspace again; kept with what was promoted
+	Foreign   State = "foreign"   // of another hutch: not believed (only Log says it)
 )
+
+// settled reports whether recovery has nothing to do.
+func (s State) settled() bool {
+	return s == Absent || s == Done || s == Aborted || s == Undone
+}
+
+// Tally counts paths by what happened to them.
+type Tally struct {
+	Created  int `json:"created"`
+	Modified int `json:"modified"`
+	Deleted  int `json:"deleted"`
+}
+
+// UndoRequest names a finished promotion to take back.
+type UndoRequest struct {
+	Workspace int    // directory descriptor of the workspace
+	ID        string // "" is the last one that is not undone
+	Key       Key    // the one it was promoted with
+	// Receipt returns what is to be written into the order to undo, so that a
+	// recovery can complete the record of an undo whose process died. It may
+	// be nil.
+	Receipt func(UndoResult) ([]byte, error)
+	// Record is called when the undo is in the workspace and durable, before
+	// its books are closed: should it fail, the next recovery tells of the
+	// undo once more. It may be nil.
+	Record func(UndoResult) error
+}
+
+// UndoResult tells what was taken back.
+type UndoResult struct {
+	ID      string
+	Tally   Tally  // what the promotion had done
+	Promote []byte // the receipt of the promotion
+	Receipt []byte // of the undo
+}
+
+// ChangedError says that nothing was undone, because the exact state before the
+// promotion can no longer be had without losing something.
+type ChangedError struct {
+	ID      string
+	Changes []Conflict // Box is what the promotion did
+}
+
+func (e *ChangedError) Error() string {
+	paths := make([]string, len(e.Changes))
+	for i, c := range e.Changes {
+		paths[i] = fmt.Sprintf("%q (promotion: %s, since: %s)", c.Path, c.Box, c.Host)
+	}
+	return fmt.Sprintf("conflict: nothing was undone; since promotion %s something changed: %s", e.ID, strings.Join(paths, ", "))
+}
+
+// ErrNoUndo is in the chain of an error of Undo that found nothing to take back.
+var ErrNoUndo = errors.New("nothing can be undone")
+
+// Promotion is one entry of the log of a workspace.
+type Promotion struct {
+	ID      string
+	Receipt []byte // JSON, as the promotion's Request gave it
+	Time    time.Time
+	Tally
+	Bytes  int64 // of undo data
+	State  State
+	NoUndo string // why it cannot be undone; "" when nothing is known against it
+}
 
 // Budget limits the finished transactions that are kept as undo data.
 type Budget struct {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,7 +28,7 @@ func Apply(ctx context.Context, req Request) (Result, error) {
 	// Where nothing was ever promoted, a conflict must not even leave a
 	// .hutch: the plan comes before the lock. It is checked once more right
 	// before the commit point.
-	s, err := openShed(ctx, req.Workspace)
+	s, err := openShed(ctx, req.Workspace, req.Key)
 	if err != nil {
 		return res, err
 	}
@@ -47,7 +48,7 @@ func Apply(ctx context.Context, req Request) (Result, error) {
 		return res, nil
 	}
 	if s == nil {
-		if s, err = makeShed(ctx, req.Workspace); err != nil {
+		if s, err = makeShed(ctx, req.Workspace, req.Key); err != nil {
 			return res, err
 		}
 		defer s.leave()
@@ -104,7 +105,7 @@ func (s *shed) promote(ctx context.Context, p *plan, res Result) (Result, error)
 	if err := rename(txn, journalTmp, txn, journalFile, 0); err != nil {
 		return drop(err)
 	}
-	m := newMover(s.ws, txn, j)
+	m := newMover(s, txn, j)
 	defer m.close()
 	if !lost(commitBarrier) {
 		err = fsync(txn)
@@ -135,7 +136,9 @@ func (s *shed) promote(ctx context.Context, p *plan, res Result) (Result, error)
 			return res, fmt.Errorf("%w; the change has arrived, %w", err, ErrPending)
 		}
 	}
-	if m.conclude() == nil {
+	err = m.conclude()
+	res.Held, res.NoUndo = j.head.Held, m.noUndo(DefaultBudget)
+	if err == nil {
 		s.handOver(txn)
 		_, _ = s.prune(DefaultBudget)
 	}
@@ -163,15 +166,28 @@ func (s *shed) writeJournal(txn int, p *plan, st *stager) (*journal, error) {
 			s.Staged.Mtime = s.Files[0].Mtime
 		}
 	}
-	j := &journal{ID: p.req.ID, Receipt: p.req.Receipt, Held: p.held, Steps: p.steps, Parents: p.parents}
+	j := &journal{ID: p.req.ID, Receipt: p.req.Receipt, Tally: p.tally, Steps: p.steps, Parents: p.parents}
 	if err := j.validate(j.ID); err != nil {
 		return nil, err
 	}
-	data, err := seal(j, j.Held)
+	if j.head, err = s.nextHead(p.held); err != nil {
+		return nil, err
+	}
+	data, err := s.auth.seal(aJournal, j.ID, j.head, j)
 	if err != nil {
 		return nil, err
 	}
 	return j, write(fd, data)
+}
+
+// nextHead puts a transaction after all others of the workspace.
+func (s *shed) nextHead(held int64) (head, error) {
+	h := head{Held: held, Seq: 1, Time: time.Now().UnixNano()}
+	all, err := s.finished()
+	for _, k := range all {
+		h.Seq = max(h.Seq, k.Seq+1)
+	}
+	return h, err
 }
 
 func (s *shed) flushStaged(txn int, st *stager) error {
@@ -216,6 +232,7 @@ func (m *mover) flush() error {
 
 // reverse takes a committed transaction back and drops it.
 func (s *shed) reverse(m *mover) error {
+	m.lenient = true
 	err := rename(m.txn, journalFile, m.txn, backFile, 0)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
@@ -225,23 +242,11 @@ func (s *shed) reverse(m *mover) error {
 
 // finishBack completes a reversal that has been decided.
 func (s *shed) finishBack(m *mover) error {
+	m.lenient = true
 	if err := m.back(); err != nil {
 		return err
 	}
-	names := make([]string, 0, len(m.j.Parents))
-	for _, p := range m.j.Parents {
-		if _, err := m.tree.lstat(string(p.Path)); err == nil {
-			names = append(names, string(p.Path))
-		}
-	}
-	for i := range m.j.Steps {
-		if st := &m.j.Steps[i]; st.Kind == alter {
-			if _, err := m.tree.lstat(string(st.Path)); err == nil {
-				names = append(names, string(st.Path))
-			}
-		}
-	}
-	if err := flush(m.ws, names, m.txn); err != nil {
+	if err := m.flushBack(); err != nil {
 		return err
 	}
 	if m.changed {
@@ -257,6 +262,26 @@ func (s *shed) finishBack(m *mover) error {
 	return nil
 }
 
+// flushBack makes steps that were taken back durable: the directories they took
+// place in, and what had its mode or its times set.
+func (m *mover) flushBack() error {
+	var names []string
+	add := func(path raw) {
+		if st, err := m.tree.lstat(string(path)); err == nil && st.Type != fsat.Symlink {
+			names = append(names, string(path))
+		}
+	}
+	for _, p := range m.j.Parents {
+		add(p.Path)
+	}
+	for i := range m.j.Steps {
+		if s := &m.j.Steps[i]; s.Kind == alter || s.Before.Type == fsat.Directory {
+			add(s.Path)
+		}
+	}
+	return flush(m.ws, names, m.txn)
+}
+
 // conclude writes down what stands in the workspace now, for an undo to
 // compare with, and renames the journal to done. One barrier holds both: a
 // checksum tells an undo whether the record reached the disk.
@@ -268,6 +293,8 @@ func (m *mover) conclude() error {
 		durable = append(durable, fd)
 	} else if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return err
+	} else {
+		m.blind = true
 	}
 	if err := rename(m.txn, journalFile, m.txn, doneFile, 0); err != nil {
 		return err
@@ -278,61 +305,15 @@ func (m *mover) conclude() error {
 	return flush(m.txn, nil, durable...)
 }
 
-// writeAfter returns the file it wrote, open and not yet durable.
-func (m *mover) writeAfter() (int, error) {
-	var a after
-	for i := range m.j.Steps {
-		s := &m.j.Steps[i]
-		var ids []ident
-		see := func(path string, ino uint64, mtime *fsat.Time) error {
-			st, err := m.tree.lstat(path)
-			if err != nil && !absent(err) {
-				return err
-			}
-			// What the user has changed by now (in a recovery) is not
-			// what was promoted: leave it unvouched for.
-			if err != nil || st.Ino != ino || mtime != nil && st.Type != fsat.Directory && st.Mtime != *mtime {
-				ids = append(ids, ident{})
-				return nil
-			}
-			ids = append(ids, identOf(st))
-			return nil
-		}
-		if s.Kind == alter {
-			if err := see(string(s.Path), s.Before.Ino, nil); err != nil {
-				return -1, err
-			}
-		}
-		for k := range s.Files {
-			f := &s.Files[k]
-			path := string(s.Path)
-			if f.Rel != "." {
-				path += "/" + string(f.Rel)
-			}
-			if err := see(path, f.Ino, &f.Mtime); err != nil {
-				return -1, err
-			}
-		}
-		a.Steps = append(a.Steps, ids)
+// noUndo says why a transaction that was just done can never be undone.
+func (m *mover) noUndo(keep Budget) string {
+	switch {
+	case m.blind:
+		return "the disk is full, so what stood after the promotion could not be written down"
+	case m.j.head.Held > keep.Bytes:
+		return fmt.Sprintf("what it replaced is %d bytes, %d over the budget of %d", m.j.head.Held, m.j.head.Held-keep.Bytes, keep.Bytes)
 	}
-	data, err := seal(&a, 0)
-	if err != nil {
-		return -1, err
-	}
-	_ = unlink(m.txn, afterTmp)
-	fd, err := createFile(m.txn, afterTmp)
-	if err != nil {
-		return -1, err
-	}
-	if err = write(fd, data); err == nil {
-		err = rename(m.txn, afterTmp, m.txn, afterFile, 0)
-	}
-	if err != nil {
-		unix.Close(fd)
-		_ = unlink(m.txn, afterTmp)
-		return -1, err
-	}
-	return fd, nil
+	return ""
 }
 
 // handOver gives the owner of the workspace a finished transaction that root
@@ -342,7 +323,7 @@ func (s *shed) handOver(txn int) {
 	if err != nil || os.Geteuid() != 0 || owner.UID == 0 {
 		return
 	}
-	for _, name := range []string{doneFile, afterFile} {
+	for _, name := range []string{doneFile, afterFile, undoneFile} {
 		_ = lchown(txn, name, owner.UID, owner.GID)
 	}
 	_ = fchown(txn, owner.UID, owner.GID)

@@ -18,13 +18,18 @@ const maxJournal = 1 << 30
 // Recover completes every transaction that a crash cut short: one that had
 // not reached its commit point is dropped, one that had is finished, one that
 // was being reversed is taken back. It may be killed at any point and called
-// again. When a journal is damaged, nothing at all is touched.
-func Recover(workspaceFD int) ([]Recovered, error) {
-	s, err := openShed(context.Background(), workspaceFD)
+// again. When a journal is damaged or foreign (ErrForeign), nothing at all is
+// touched; accept names foreign transactions to complete all the same.
+func Recover(workspaceFD int, key Key, accept ...string) ([]Recovered, error) {
+	s, err := openShed(context.Background(), workspaceFD, key)
 	if err != nil || s == nil {
 		return nil, err
 	}
 	defer s.leave()
+	s.auth.accept = map[string]bool{}
+	for _, id := range accept {
+		s.auth.accept[id] = true
+	}
 	return s.recover()
 }
 
@@ -34,6 +39,7 @@ type cut struct {
 	txn   int
 	state State
 	j     *journal
+	undo  *undoing
 }
 
 func (s *shed) recover() ([]Recovered, error) {
@@ -70,7 +76,7 @@ func (s *shed) cuts() ([]cut, error) {
 			return cuts, fmt.Errorf("transaction %s: %w", id, err)
 		}
 		c := cut{id: id, txn: txn}
-		if c.state, err = state(txn); err != nil || c.state == Done || c.state == Aborted {
+		if c.state, err = state(txn); err != nil || c.state.settled() {
 			unix.Close(txn)
 			if err != nil {
 				return cuts, err
@@ -89,28 +95,77 @@ func (s *shed) cuts() ([]cut, error) {
 		if c.state == Unstarted {
 			continue
 		}
-		file := journalFile
-		if c.state == Reversing {
-			file = backFile
-		}
-		data, err := readFile(txn, file)
-		if err != nil {
-			return cuts, fmt.Errorf("transaction %s: %w", id, err)
-		}
-		if cuts[len(cuts)-1].j, err = decodeJournal(data, id); err != nil {
-			return cuts, fmt.Errorf("transaction %s: %w; nothing was touched, see %s/%s%s", id, err, home, txnPrefix, id)
+		if err := s.orders(&cuts[len(cuts)-1]); err != nil {
+			hint := ""
+			if errors.Is(err, ErrForeign) {
+				hint = fmt.Sprintf("; when you know it, `hutch recover --foreign %s` follows it all the same", id)
+			}
+			return cuts, fmt.Errorf("transaction %s: %w; nothing was touched, see %s/%s%s%s", id, err, home, txnPrefix, id, hint)
 		}
 	}
 	return cuts, nil
 }
 
+// orders reads what is to be done about a transaction.
+func (s *shed) orders(c *cut) (err error) {
+	file, order := "", ""
+	switch c.state {
+	case Committed:
+		file = journalFile
+	case Reversing:
+		file = backFile
+	case Undoing:
+		file, order = doneFile, undoingFile
+	case Redoing:
+		file, order = doneFile, redoingFile
+	}
+	data, err := readFile(c.txn, file)
+	if err != nil {
+		return err
+	}
+	if c.j, err = s.auth.journal(c.id, data); err != nil || order == "" {
+		return err
+	}
+	if data, err = readFile(c.txn, order); err != nil {
+		return err
+	}
+	c.undo = new(undoing)
+	if _, err := s.auth.unseal(anUndo, c.id, data, c.undo); err != nil {
+		return err
+	}
+	return validateParents(c.undo.Parents)
+}
+
 func (s *shed) complete(c cut) (Recovered, error) {
-	r := Recovered{ID: c.id}
+	r := Recovered{ID: c.id, Foreign: s.auth.accept[c.id]}
 	if c.state == Unstarted {
 		return r, removeAll(s.fd, txnPrefix+c.id)
 	}
-	m := newMover(s.ws, c.txn, c.j)
+	m := newMover(s, c.txn, c.j)
 	defer m.close()
+	if c.undo != nil {
+		r.Undone = true
+		m.follow(c.undo)
+		if c.state == Undoing {
+			err := fsync(c.txn)
+			if err == nil {
+				err = s.finishUndo(m)
+			}
+			if err == nil {
+				r.Forward, r.Receipt = true, c.undo.Receipt
+				return r, closeUndo(c.txn)
+			}
+			// As with a promotion: the whole of it goes the other way.
+			if redo := s.redo(m); redo != nil {
+				return r, fmt.Errorf("undo: %w; and bringing the promotion back failed: %w", err, redo)
+			}
+			r.Kept = m.changed
+			return r, nil
+		}
+		err := s.redo(m)
+		r.Kept = m.changed
+		return r, err
+	}
 	if c.state == Committed {
 		err := fsync(c.txn) // the commit may never have reached the disk
 		if err == nil {

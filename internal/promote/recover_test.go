@@ -54,32 +54,32 @@ func smallScene(t *testing.T) *scene {
 }
 
 func TestRecoverDamaged(t *testing.T) {
-	for name, damage := range map[string]func([]byte) []byte{
-		"flipped":   func(b []byte) []byte { b[len(b)/2] ^= 1; return b },
-		"truncated": func(b []byte) []byte { return b[:len(b)-7] },
-		"empty":     func([]byte) []byte { return nil },
-		"version":   func(b []byte) []byte { return bytes.Replace(b, []byte("journal/1"), []byte("journal/9"), 1) },
-		"forged path": func(b []byte) []byte {
-			return forge(t, b, func(j *journal) { j.Steps[0].Path = "../outside" })
+	for name, damage := range map[string]func(*scene, []byte) []byte{
+		"flipped":   func(s *scene, b []byte) []byte { b[len(b)/2] ^= 1; return b },
+		"truncated": func(s *scene, b []byte) []byte { return b[:len(b)-7] },
+		"empty":     func(*scene, []byte) []byte { return nil },
+		"version":   func(s *scene, b []byte) []byte { return bytes.Replace(b, []byte("journal/2"), []byte("journal/9"), 1) },
+		"forged path": func(s *scene, b []byte) []byte {
+			return forge(t, s, b, func(j *journal) { j.Steps[0].Path = "../outside" })
 		},
-		"forged parent": func(b []byte) []byte {
-			return forge(t, b, func(j *journal) { j.Parents[0].Path = "/etc" })
+		"forged parent": func(s *scene, b []byte) []byte {
+			return forge(t, s, b, func(j *journal) { j.Parents[0].Path = "/etc" })
 		},
-		"forged file": func(b []byte) []byte {
-			return forge(t, b, func(j *journal) { j.Steps[0].Files[0].Rel = ".." })
+		"forged file": func(s *scene, b []byte) []byte {
+			return forge(t, s, b, func(j *journal) { j.Steps[0].Files[0].Rel = ".." })
 		},
-		"forged mode": func(b []byte) []byte {
-			return forge(t, b, func(j *journal) { j.Steps[0].Staged.Mode = 0o4755 })
+		"forged mode": func(s *scene, b []byte) []byte {
+			return forge(t, s, b, func(j *journal) { j.Steps[0].Staged.Mode = 0o4755 })
 		},
-		"forged xattr": func(b []byte) []byte {
-			return forge(t, b, func(j *journal) {
+		"forged xattr": func(s *scene, b []byte) []byte {
+			return forge(t, s, b, func(j *journal) {
 				j.Steps[0].Files[0].Linked.Scrub = []xattr{{Name: "security.capability"}}
 			})
 		},
-		"hutch's own": func(b []byte) []byte {
-			return forge(t, b, func(j *journal) { j.Steps[0].Path = ".hutch/x" })
+		"hutch's own": func(s *scene, b []byte) []byte {
+			return forge(t, s, b, func(j *journal) { j.Steps[0].Path = ".hutch/x" })
 		},
-		"another's": func(b []byte) []byte { return forge(t, b, func(j *journal) { j.ID = "t2" }) },
+		"another's": func(s *scene, b []byte) []byte { return forge(t, s, b, func(j *journal) { j.ID = "t2" }) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := smallScene(t)
@@ -87,9 +87,9 @@ func TestRecoverDamaged(t *testing.T) {
 			at := s.ws(".hutch/txn-t1/journal")
 			data, err := os.ReadFile(at)
 			check(t, err)
-			check(t, os.WriteFile(at, damage(data), 0o600))
+			check(t, os.WriteFile(at, damage(s, data), 0o600))
 			whole := snap(t, s.ws(".hutch"))
-			rec, err := Recover(s.req.Workspace)
+			rec, err := Recover(s.req.Workspace, testKey)
 			if err == nil || len(rec) != 0 || !strings.Contains(err.Error(), "journal") {
 				t.Fatalf("recovered %+v, %v", rec, err)
 			}
@@ -106,12 +106,23 @@ func TestRecoverDamaged(t *testing.T) {
 	}
 }
 
-func forge(t *testing.T, data []byte, change func(*journal)) []byte {
+func (s *scene) authority(t testing.TB) *authority {
+	t.Helper()
+	a := &authority{key: testKey}
+	var err error
+	a.ino, a.born, err = origin(s.req.Workspace)
+	check(t, err)
+	return a
+}
+
+func forge(t *testing.T, s *scene, data []byte, change func(*journal)) []byte {
 	t.Helper()
 	var j journal
-	check(t, unseal(data, &j))
+	a := s.authority(t)
+	h, err := a.unseal(aJournal, "t1", data, &j)
+	check(t, err)
 	change(&j)
-	out, err := seal(&j, 0)
+	out, err := a.seal(aJournal, "t1", h, &j)
 	check(t, err)
 	return out
 }
@@ -122,7 +133,7 @@ func TestRecoverAfterEdit(t *testing.T) {
 	s := smallScene(t)
 	cutShort(t, s)
 	check(t, os.WriteFile(s.ws("b"), []byte("mine"), 0o644))
-	rec, err := Recover(s.req.Workspace)
+	rec, err := Recover(s.req.Workspace, testKey)
 	check(t, err)
 	if len(rec) != 1 || rec[0].Forward {
 		t.Errorf("%+v", rec)
@@ -143,7 +154,7 @@ func TestHomeIsNotADirectory(t *testing.T) {
 			if _, err := Apply(context.Background(), s.req); err == nil {
 				t.Error("promoted")
 			}
-			if _, err := Recover(s.req.Workspace); err == nil {
+			if _, err := Recover(s.req.Workspace, testKey); err == nil {
 				t.Error("recovered")
 			}
 			s.want(t, "before")
@@ -211,7 +222,7 @@ func TestConcurrent(t *testing.T) {
 
 func TestLockWaitEnds(t *testing.T) {
 	s := smallScene(t)
-	held, err := makeShed(context.Background(), s.req.Workspace)
+	held, err := makeShed(context.Background(), s.req.Workspace, testKey)
 	check(t, err)
 	defer held.leave()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
@@ -260,7 +271,7 @@ func TestPrune(t *testing.T) {
 		{Budget{10, 1 << 20, time.Nanosecond}, 2000, []string{"txn-t4"}},
 		{Budget{10, 10, day}, 1000, nil},
 	} {
-		freed, err := Prune(ws, tt.keep)
+		freed, err := Prune(ws, testKey, tt.keep)
 		check(t, err)
 		if got := left(); freed != tt.freed || !slices.Equal(got, tt.left) {
 			t.Errorf("%+v: freed %d, left %v; want %d, %v", tt.keep, freed, got, tt.freed, tt.left)
@@ -269,7 +280,7 @@ func TestPrune(t *testing.T) {
 	if _, err := os.Lstat(filepath.Join(base, "0", "ws", home)); !errors.Is(err, os.ErrNotExist) {
 		t.Error(".hutch is left")
 	}
-	if _, err := Recover(ws); err != nil {
+	if _, err := Recover(ws, testKey); err != nil {
 		t.Error(err)
 	}
 }
@@ -281,12 +292,13 @@ func TestAfterRecord(t *testing.T) {
 	check(t, err)
 	data, err := os.ReadFile(s.ws(".hutch/txn-t1/done"))
 	check(t, err)
-	j, err := decodeJournal(data, "t1")
+	j, err := s.authority(t).journal("t1", data)
 	check(t, err)
 	data, err = os.ReadFile(s.ws(".hutch/txn-t1/after"))
 	check(t, err)
 	var a after
-	check(t, unseal(data, &a))
+	_, err = s.authority(t).unseal(anAfter, "t1", data, &a)
+	check(t, err)
 	for i, step := range j.Steps {
 		if len(a.Steps[i]) != len(step.Files) {
 			t.Fatalf("%s: %d states of %d files", step.Path, len(a.Steps[i]), len(step.Files))
@@ -298,7 +310,7 @@ func TestAfterRecord(t *testing.T) {
 			}
 			st, err := fsat.Lstat(s.req.Workspace, path)
 			check(t, err)
-			if d := cmp.Diff(identOf(st), a.Steps[i][k]); d != "" {
+			if d := cmp.Diff(identOf(st), a.Steps[i][k].ident); d != "" {
 				t.Errorf("%s: %s", path, d)
 			}
 		}
@@ -399,12 +411,13 @@ func addTo(tr mapTree, path string, n node, modes mapTree) {
 }
 
 func FuzzJournal(f *testing.F) {
-	good, err := seal(&journal{ID: "t1", Steps: []step{{Kind: remove, Path: "a\xff%", Before: ident{Ino: 1}}}}, 7)
+	a := &authority{key: testKey}
+	good, err := a.seal(aJournal, "t1", head{Held: 7, Seq: 1}, &journal{ID: "t1", Steps: []step{{Kind: remove, Path: "a\xff%", Before: ident{Ino: 1}}}})
 	check(f, err)
 	f.Add(good)
-	f.Add([]byte("hutch-journal/1 00 0\n{}"))
+	f.Add([]byte("hutch-journal/2 00 0 0 0 00\n{}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		j, err := decodeJournal(data, "t1")
+		j, err := a.journal("t1", data)
 		if err == nil {
 			for _, s := range j.Steps {
 				if checkPath(string(s.Path)) != nil {
@@ -415,11 +428,10 @@ func FuzzJournal(f *testing.F) {
 		// The same behind a checksum that is right.
 		_, body, _ := bytes.Cut(data, []byte("\n"))
 		var again journal
-		if sealed, err := seal(rawBody(body), 0); err == nil {
-			_ = unseal(sealed, &again)
+		if sealed, err := a.seal(aJournal, "t1", head{}, rawBody(body)); err == nil {
+			_, _ = a.unseal(aJournal, "t1", sealed, &again)
 			_ = again.validate("t1")
 		}
-		sealNote(data)
 	})
 }
 

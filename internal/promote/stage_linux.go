@@ -1,6 +1,7 @@
 package promote
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -99,6 +100,14 @@ func (s *stager) step(index int) error {
 		}
 		f.Rel = raw(rel)
 		f.Mtime = e.After.Mtime // ranked when all is staged
+		if f.Type == fsat.Regular {
+			f.Digest = e.After.Digest
+			if data, ok := s.plan.merged[e]; ok {
+				if f.Digest, err = digestOf(bytes.NewReader(data)); err != nil {
+					return err
+				}
+			}
+		}
 		st.Files = append(st.Files, f)
 		if rel == "." {
 			st.Staged = id

@@ -51,6 +51,8 @@ func (n node) attrs() map[string][]byte {
 	return m
 }
 
+var testKey = Key{1, 2, 3}
+
 func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -240,7 +242,7 @@ func newScene(t testing.TB, dir string, before, after mapTree, marks string) *sc
 	}
 	plant(t, filepath.Join(dir, "ws"), before)
 	plant(t, filepath.Join(dir, "layer"), layer)
-	s.req = Request{ID: "t1", Changes: &changeset.Changeset{Entries: entries}, Receipt: []byte("receipt\xff")}
+	s.req = Request{ID: "t1", Key: testKey, Changes: &changeset.Changeset{Entries: entries}, Receipt: []byte("receipt\xff")}
 	for i := range entries {
 		e := &entries[i]
 		var st unix.Stat_t

@@ -170,6 +170,7 @@ func (d *delivery) apply(id string, receipt []byte) error {
 		// What stays in the box must not share files with the workspace.
 		OnConflict: d.OnConflict, Markers: d.Markers,
 		KeepLayer: !onlyGit(d.rest),
+		Recovered: d.store.recordRecovered,
 		Record: func() error {
 			if _, err := d.store.Receipts.Append(id, json.RawMessage(receipt), true); err != nil {
 				return fmt.Errorf("the receipt could not be written: %w", err)

@@ -297,26 +297,30 @@ func (s *Store) recoverAll(workspaceFD int, foreign ...string) ([]promote.Recove
 	if err != nil {
 		return nil, err
 	}
-	recovered, err := promote.Recover(workspaceFD, key, foreign...)
+	recovered, err := promote.Recover(workspaceFD, key, s.recordRecovered, foreign...)
 	if err != nil {
 		return recovered, fmt.Errorf("recover an interrupted promotion: %w", err)
 	}
-	for _, r := range recovered {
-		if !r.Forward || len(r.Receipt) == 0 || r.Foreign {
-			continue
-		}
-		id := r.ID
-		if r.Undone {
-			id = undoReceiptID(id)
-		}
-		if found, err := s.Receipts.Show(id); err == nil && found.ID == id {
-			continue
-		}
-		if _, err := s.Receipts.Append(id, json.RawMessage(r.Receipt), true); err != nil {
-			return recovered, fmt.Errorf("the receipt of the recovered promotion %s could not be written: %w", r.ID, err)
-		}
-	}
 	return recovered, nil
+}
+
+// recordRecovered writes the receipt of a promotion, or of an undo, that died
+// before it could.
+func (s *Store) recordRecovered(r promote.Recovered) error {
+	if len(r.Receipt) == 0 || r.Foreign {
+		return nil
+	}
+	id := r.ID
+	if r.Undone {
+		id = undoReceiptID(id)
+	}
+	if found, err := s.Receipts.Show(id); err == nil && found.ID == id {
+		return nil
+	}
+	if _, err := s.Receipts.Append(id, json.RawMessage(r.Receipt), true); err != nil {
+		return fmt.Errorf("its receipt could not be written: %w", err)
+	}
+	return nil
 }
 
 // saveOutput keeps output that was too long for the outcome when the box itself

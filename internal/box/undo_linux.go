@@ -48,6 +48,7 @@ func (s *Store) Undo(ctx context.Context, opts UndoOptions) (*Undone, error) {
 		Receipt: func(r promote.UndoResult) ([]byte, error) {
 			return json.Marshal(undoFields{Workspace: ws.Path, Status: outcome.Success, Undid: r.ID, Tally: r.Tally})
 		},
+		Recovered: s.recordRecovered,
 		Record: func(r promote.UndoResult) error {
 			_, err := s.Receipts.Append(undoReceiptID(r.ID), json.RawMessage(r.Receipt), true)
 			return err

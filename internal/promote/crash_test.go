@@ -59,7 +59,7 @@ func child(mode string) int {
 	if mode == "apply" {
 		_, err = Apply(context.Background(), s.req)
 	} else {
-		_, err = Recover(s.req.Workspace, testKey)
+		_, err = Recover(s.req.Workspace, testKey, nil)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -97,7 +97,7 @@ func runChild(t testing.TB, s *scene, mode string, kill, fail int) (killed bool)
 // layer as it was, or "after".
 func (s *scene) settled(t testing.TB) string {
 	t.Helper()
-	rec, err := Recover(s.req.Workspace, testKey)
+	rec, err := Recover(s.req.Workspace, testKey, nil)
 	check(t, err)
 	got := s.outcome(t)
 	if got != "before" && got != "after" {
@@ -111,7 +111,7 @@ func (s *scene) settled(t testing.TB) string {
 			t.Fatalf("recovered %+v, but the workspace is %s", r, got)
 		}
 	}
-	if again, err := Recover(s.req.Workspace, testKey); err != nil || len(again) != 0 {
+	if again, err := Recover(s.req.Workspace, testKey, nil); err != nil || len(again) != 0 {
 		t.Fatalf("a second recovery: %+v, %v", again, err)
 	}
 	if p, err := Pending(s.req.Workspace); p || err != nil {

@@ -37,6 +37,9 @@ type Request struct {
 	// record made any later could be lost to a kill. Its error leaves the
 	// transaction to Recover.
 	Record func() error
+	// Recovered is the same for promotions that were cut short and that Apply
+	// finishes first.
+	Recovered func(Recovered) error
 	// KeepTimes promotes the files with the modification times they have in
 	// the layer (--mtime=keep); else their order is kept and they end at the
 	// commit, so that make sees them as new.
@@ -192,6 +195,8 @@ type UndoRequest struct {
 	// its books are closed: should it fail, the next recovery tells of the
 	// undo once more. It may be nil.
 	Record func(UndoResult) error
+	// Recovered is that of [Request].
+	Recovered func(Recovered) error
 }
 
 // UndoResult tells what was taken back.

@@ -34,7 +34,7 @@ func Apply(ctx context.Context, req Request) (Result, error) {
 	}
 	if s != nil {
 		defer s.leave()
-		if _, err := s.recover(); err != nil {
+		if _, err := s.recover(req.Recovered); err != nil {
 			return res, err
 		}
 	}
@@ -52,7 +52,7 @@ func Apply(ctx context.Context, req Request) (Result, error) {
 			return res, err
 		}
 		defer s.leave()
-		if _, err := s.recover(); err != nil {
+		if _, err := s.recover(req.Recovered); err != nil {
 			return res, err
 		}
 	}

@@ -21,7 +21,7 @@ func Undo(context.Context, UndoRequest) (UndoResult, error) { return UndoResult{
 func Log(workspaceFD int, key Key) ([]Promotion, error) { return nil, errUnsupported }
 
 // Recover completes every transaction that a crash cut short.
-func Recover(workspaceFD int, key Key, accept ...string) ([]Recovered, error) {
+func Recover(workspaceFD int, key Key, record func(Recovered) error, accept ...string) ([]Recovered, error) {
 	return nil, errUnsupported
 }
 

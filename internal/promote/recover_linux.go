@@ -20,7 +20,10 @@ const maxJournal = 1 << 30
 // was being reversed is taken back. It may be killed at any point and called
 // again. When a journal is damaged or foreign (ErrForeign), nothing at all is
 // touched; accept names foreign transactions to complete all the same.
-func Recover(workspaceFD int, key Key, accept ...string) ([]Recovered, error) {
+//
+// record, where it is not nil, is called for each that is finished, when that
+// is durable and before its books are closed; see [Request.Record].
+func Recover(workspaceFD int, key Key, record func(Recovered) error, accept ...string) ([]Recovered, error) {
 	s, err := openShed(context.Background(), workspaceFD, key)
 	if err != nil || s == nil {
 		return nil, err
@@ -30,7 +33,7 @@ func Recover(workspaceFD int, key Key, accept ...string) ([]Recovered, error) {
 	for _, id := range accept {
 		s.auth.accept[id] = true
 	}
-	return s.recover()
+	return s.recover(record)
 }
 
 // cut is a transaction that was cut short.
@@ -42,7 +45,7 @@ type cut struct {
 	undo  *undoing
 }
 
-func (s *shed) recover() ([]Recovered, error) {
+func (s *shed) recover(record func(Recovered) error) ([]Recovered, error) {
 	cuts, err := s.cuts()
 	defer func() {
 		for _, c := range cuts {
@@ -54,7 +57,7 @@ func (s *shed) recover() ([]Recovered, error) {
 	}
 	var all []Recovered
 	for _, c := range cuts {
-		r, err := s.complete(c)
+		r, err := s.complete(c, record)
 		if err != nil {
 			return all, fmt.Errorf("recover transaction %s: %w", c.id, err)
 		}
@@ -136,7 +139,10 @@ func (s *shed) orders(c *cut) (err error) {
 	return validateParents(c.undo.Parents)
 }
 
-func (s *shed) complete(c cut) (Recovered, error) {
+func (s *shed) complete(c cut, record func(Recovered) error) (Recovered, error) {
+	if record == nil {
+		record = func(Recovered) error { return nil }
+	}
 	r := Recovered{ID: c.id, Foreign: s.auth.accept[c.id]}
 	if c.state == Unstarted {
 		return r, removeAll(s.fd, txnPrefix+c.id)
@@ -153,6 +159,9 @@ func (s *shed) complete(c cut) (Recovered, error) {
 			}
 			if err == nil {
 				r.Forward, r.Receipt = true, c.undo.Receipt
+				if err := record(r); err != nil {
+					return r, err
+				}
 				return r, closeUndo(c.txn)
 			}
 			// As with a promotion: the whole of it goes the other way.
@@ -176,6 +185,9 @@ func (s *shed) complete(c cut) (Recovered, error) {
 		}
 		if err == nil {
 			r.Forward, r.Receipt, r.Shared = true, c.j.Receipt, c.j.linked()
+			if err := record(r); err != nil {
+				return r, err
+			}
 			return r, m.conclude()
 		}
 		// The user changed the workspace since the crash, or an error that

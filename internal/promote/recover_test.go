@@ -89,7 +89,7 @@ func TestRecoverDamaged(t *testing.T) {
 			check(t, err)
 			check(t, os.WriteFile(at, damage(s, data), 0o600))
 			whole := snap(t, s.ws(".hutch"))
-			rec, err := Recover(s.req.Workspace, testKey)
+			rec, err := Recover(s.req.Workspace, testKey, nil)
 			if err == nil || len(rec) != 0 || !strings.Contains(err.Error(), "journal") {
 				t.Fatalf("recovered %+v, %v", rec, err)
 			}
@@ -133,7 +133,7 @@ func TestRecoverAfterEdit(t *testing.T) {
 	s := smallScene(t)
 	cutShort(t, s)
 	check(t, os.WriteFile(s.ws("b"), []byte("mine"), 0o644))
-	rec, err := Recover(s.req.Workspace, testKey)
+	rec, err := Recover(s.req.Workspace, testKey, nil)
 	check(t, err)
 	if len(rec) != 1 || rec[0].Forward {
 		t.Errorf("%+v", rec)
@@ -154,7 +154,7 @@ func TestHomeIsNotADirectory(t *testing.T) {
 			if _, err := Apply(context.Background(), s.req); err == nil {
 				t.Error("promoted")
 			}
-			if _, err := Recover(s.req.Workspace, testKey); err == nil {
+			if _, err := Recover(s.req.Workspace, testKey, nil); err == nil {
 				t.Error("recovered")
 			}
 			s.want(t, "before")
@@ -280,7 +280,7 @@ func TestPrune(t *testing.T) {
 	if _, err := os.Lstat(filepath.Join(base, "0", "ws", home)); !errors.Is(err, os.ErrNotExist) {
 		t.Error(".hutch is left")
 	}
-	if _, err := Recover(ws, testKey); err != nil {
+	if _, err := Recover(ws, testKey, nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -39,7 +39,7 @@ func Undo(ctx context.Context, req UndoRequest) (UndoResult, error) {
 		return res, fmt.Errorf("%w: no undo data is kept in this workspace", ErrNoUndo)
 	}
 	defer s.leave()
-	if _, err := s.recover(); err != nil {
+	if _, err := s.recover(req.Recovered); err != nil {
 		return res, err
 	}
 	all, err := s.finished()

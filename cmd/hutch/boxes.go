@@ -23,30 +23,6 @@ func withStore(do func(*box.Store) error) error {
 	return do(store)
 }
 
-func diffCommand() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "diff BOX",
-		Short: "Show what a kept box changed, as a unified diff",
-		Args:  oneBox,
-		RunE: func(_ *cobra.Command, args []string) error {
-			return withStore(func(s *box.Store) error {
-				if !asJSON {
-					_, err := s.Diff(os.Stdout, args[0])
-					return err
-				}
-				d, err := s.Diff(nil, args[0])
-				if err != nil {
-					return err
-				}
-				return printJSON(d)
-			})
-		},
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the lists of paths as JSON")
-	return cmd
-}
-
 func oneBox(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return errors.New("give the id of one box; see `hutch box list`")

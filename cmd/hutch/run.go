@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -117,7 +116,7 @@ func (f *runFlags) run(cmd *cobra.Command, args []string) error {
 			return jerr
 		}
 	} else if out.Patch != "" {
-		if _, werr := io.WriteString(os.Stdout, out.Patch); werr != nil {
+		if werr := showPatch(out.Patch); werr != nil {
 			return werr
 		}
 	}

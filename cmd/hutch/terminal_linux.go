@@ -34,3 +34,17 @@ func enterRaw(terminal *os.File) (resized <-chan os.Signal, restore func()) {
 		_ = unix.IoctlSetTermios(fd, unix.TCSETS, old)
 	}
 }
+
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// columns is the width of a terminal; 80 where it does not say.
+func columns(f *os.File) int {
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil || size.Col == 0 {
+		return 80
+	}
+	return int(size.Col)
+}

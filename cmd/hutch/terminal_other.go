@@ -6,3 +6,7 @@ import "os"
 
 // enterRaw does nothing where no command can run.
 func enterRaw(*os.File) (resized <-chan os.Signal, restore func()) { return nil, func() {} }
+
+func isTerminal(*os.File) bool { return false }
+
+func columns(*os.File) int { return 80 }

@@ -5,9 +5,9 @@ package box
 import (
 	"context"
 	"errors"
-	"io"
 	"time"
 
+	"hutch/internal/changeset"
 	"hutch/internal/outcome"
 	"hutch/internal/promote"
 	"hutch/internal/receipt"
@@ -58,8 +58,8 @@ func (s *Store) Close() {}
 // Boxes is not supported here.
 func (s *Store) Boxes() ([]Record, error) { return nil, errUnsupported }
 
-// Diff is not supported here.
-func (s *Store) Diff(io.Writer, string) (*outcome.Diff, error) { return nil, errUnsupported }
+// View is not supported here.
+func (s *Store) View(string, bool, func(*changeset.Changeset, changeset.Trees) error) error { return errUnsupported }
 
 // Commit is not supported here.
 func (s *Store) Commit(string, Promotion) (*Promoted, error) { return nil, errUnsupported }

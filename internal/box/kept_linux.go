@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,7 +17,6 @@ import (
 	"hutch/internal/changeset"
 	"hutch/internal/fsat"
 	"hutch/internal/guard"
-	"hutch/internal/outcome"
 	"hutch/internal/promote"
 	"hutch/internal/workspace"
 )
@@ -92,23 +90,19 @@ func (k *kept) close() {
 	k.dir.close()
 }
 
-// Diff writes what a kept box changed as a unified diff, and returns the
-// change's lists.
-func (s *Store) Diff(w io.Writer, id string) (*outcome.Diff, error) {
-	start := time.Now()
+// View lets do look at what a kept box changed, .git only where that is asked
+// for or all there is.
+func (s *Store) View(id string, git bool, do func(*changeset.Changeset, changeset.Trees) error) error {
 	k, err := s.openKept(id)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer k.close()
-	if w != nil {
-		if err := changeset.Patch(w, k.shown(), k.layer, k.ws.FD); err != nil {
-			return nil, err
-		}
+	changes := k.changes
+	if !git {
+		changes = k.shown()
 	}
-	d := listed(k.shown())
-	d.ElapsedMicros = time.Since(start).Microseconds()
-	return d, nil
+	return do(changes, changeset.Trees{Layer: k.layer, Workspace: k.ws.FD, Picked: -1})
 }
 
 // Commit promotes a kept box, or what is selected of it, and removes it when

@@ -1,19 +1,14 @@
 package changeset
 
-// Only returns the part of the changeset whose paths pass, with a digest of
-// its own.
-func (c *Changeset) Only(pass func(path string) bool) *Changeset {
-	part := &Changeset{Entries: []Entry{}, Ancestors: c.Ancestors}
-	for _, e := range c.Entries {
-		if pass(e.Path) {
-			part.Entries = append(part.Entries, e)
+// Only returns the entries that pass, to be looked at: unlike a part that Split
+// gives, it cannot always be promoted by itself.
+func (c *Changeset) Only(pass func(*Entry) bool) *Changeset {
+	some := &Changeset{Entries: []Entry{}, Skipped: c.Skipped, Ancestors: c.Ancestors, GitChanged: c.GitChanged}
+	for i := range c.Entries {
+		if pass(&c.Entries[i]) {
+			some.Entries = append(some.Entries, c.Entries[i])
 		}
 	}
-	for _, s := range c.Skipped {
-		if pass(s.Path) {
-			part.Skipped = append(part.Skipped, s)
-		}
-	}
-	part.seal()
-	return part
+	some.seal()
+	return some
 }

@@ -44,17 +44,6 @@ func Files(c *Changeset, t Trees, yield func(*FileChange) error) error {
 	return errors.Join(err, r.layer.relock())
 }
 
-// Renames returns the renames that Files tells of, and the directories moved
-// as a whole.
-func Renames(c *Changeset, t Trees) ([]Rename, []DirRename, error) {
-	r := openTrees(t)
-	renames, err := c.renames(r.content)
-	if err := errors.Join(err, r.layer.relock()); err != nil {
-		return nil, nil, err
-	}
-	return renames, c.dirRenames(renames), nil
-}
-
 // trees are the roots that hold the content of a changeset.
 type trees struct{ layer, host, picked *root }
 

@@ -20,9 +20,6 @@ func Patch(io.Writer, *Changeset, int, int) error { return errUnsupported }
 // Files is not supported on this system yet.
 func Files(*Changeset, Trees, func(*FileChange) error) error { return errUnsupported }
 
-// Renames is not supported on this system yet.
-func Renames(*Changeset, Trees) ([]Rename, []DirRename, error) { return nil, nil, errUnsupported }
-
 // Split is not supported on this system yet where hunks are chosen.
 func (s *Selection) Split(c *Changeset, _ int) (part, rest *Changeset, err error) {
 	if len(s.Partial) > 0 {

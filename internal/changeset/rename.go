@@ -213,13 +213,15 @@ type DirRename struct {
 	Files    int
 }
 
-// dirRenames finds the directories that were deleted, and all of whose files
-// were found again, unchanged in name and place, in a created one. Of a tree
-// that was moved only the top is named.
-func (c *Changeset) dirRenames(renames []Rename) []DirRename {
+// DirRenames finds, among the files that Files told of, the directories that
+// were deleted, and all of whose files were found again, unchanged in name and
+// place, in a created one. Of a tree that was moved only the top is named.
+func (c *Changeset) DirRenames(files []FileStat) []DirRename {
 	to := map[string]string{}
-	for _, r := range renames {
-		to[r.From] = r.To
+	for i := range files {
+		if files[i].Status == StatusRenamed {
+			to[files[i].From] = files[i].Path
+		}
 	}
 	var dirs []DirRename
 	within := map[string]bool{}

@@ -1,0 +1,307 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"hutch/internal/box"
+	"hutch/internal/changeset"
+	"hutch/internal/fsat"
+	"hutch/internal/globs"
+	"hutch/internal/outcome"
+)
+
+// diffFlags are the flags of hutch diff.
+type diffFlags struct {
+	color                        choice
+	git                          choice
+	noPager                      bool
+	stat, nameStatus, zero, json bool
+	globs                        []string
+}
+
+func diffCommand() *cobra.Command {
+	f := diffFlags{
+		color: choice{value: "auto", of: []string{"auto", "always", "never"}},
+		git:   choice{value: "exclude", of: []string{"exclude", "include"}},
+	}
+	cmd := &cobra.Command{
+		Use:   "diff BOX [-- GLOB…]",
+		Short: "Show what a kept box changed, as a patch",
+		Long: `Show what a kept box changed, as a patch that git apply takes. On a terminal it is
+coloured, paged by $HUTCH_PAGER, $PAGER or less, and what could steer the terminal
+or mislead the eye is made visible. GLOBs, in gitignore's syntax, choose paths.`,
+		Example: `  hutch diff 3f9c
+  hutch diff 3f9c --stat -- 'src/**'
+  hutch diff 3f9c | git apply --3way`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("give the id of a box; see `hutch box list`")
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			f.globs = args[1:]
+			if err := f.check(); err != nil {
+				return err
+			}
+			return withStore(func(s *box.Store) error { return f.run(s, args[0]) })
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.BoolVar(&f.stat, "stat", false, "how many lines each file gained and lost")
+	flags.BoolVar(&f.nameStatus, "name-status", false, "a letter and the name of each file: A, M, D, R (renamed) or T (type changed)")
+	flags.BoolVarP(&f.zero, "null", "z", false, "with --name-status: raw names, each ended by a NUL")
+	flags.BoolVar(&f.json, "json", false, "the lists of paths and every entry as JSON")
+	flags.Var(&f.color, "color", "auto, always or never")
+	flags.Lookup("color").NoOptDefVal = "always"
+	flags.BoolVar(&f.noPager, "no-pager", false, "do not page on a terminal")
+	flags.Var(&f.git, "git", "exclude or include .git")
+	return cmd
+}
+
+func (f *diffFlags) check() error {
+	if n := count(f.stat, f.nameStatus, f.json); n > 1 {
+		return errors.New("--stat, --name-status and --json: give one of them")
+	}
+	if f.zero && !f.nameStatus {
+		return errors.New("-z goes with --name-status")
+	}
+	return nil
+}
+
+func count(flags ...bool) (n int) {
+	for _, set := range flags {
+		if set {
+			n++
+		}
+	}
+	return n
+}
+
+func (f *diffFlags) run(s *box.Store, id string) error {
+	start := time.Now()
+	chosen, err := globs.Parse(f.globs)
+	if err != nil {
+		return err
+	}
+	return s.View(id, f.git.value == "include", func(c *changeset.Changeset, t changeset.Trees) error {
+		if !chosen.Empty() {
+			c = c.Only(func(e *changeset.Entry) bool { return chosen.Match(e.Path, isDir(e)) })
+		}
+		switch {
+		case f.json:
+			return diffJSON(c, t, start)
+		case f.nameStatus && f.zero:
+			files, _, err := stats(c, t)
+			if err != nil {
+				return err
+			}
+			out := bufio.NewWriter(os.Stdout)
+			changeset.WriteNameStatusZ(out, files)
+			return out.Flush()
+		}
+		return f.view(c, t)
+	})
+}
+
+func isDir(e *changeset.Entry) bool {
+	s := e.After
+	if s == nil {
+		s = e.Before
+	}
+	return s.Type == fsat.Directory
+}
+
+// view writes for a person where standard output is a terminal, or colours are
+// asked for, and for git apply where it is not.
+func (f *diffFlags) view(c *changeset.Changeset, t changeset.Trees) error {
+	screen := openScreen(f.color.value, !f.noPager)
+	defer screen.close()
+	out := bufio.NewWriter(screen)
+	var err error
+	switch {
+	case f.stat, f.nameStatus:
+		var files []changeset.FileStat
+		var dirs []changeset.DirRename
+		if files, dirs, err = stats(c, t); err != nil {
+			break
+		}
+		if f.stat {
+			changeset.WriteStat(out, files, dirs, screen.columns, screen.colour)
+		} else {
+			changeset.WriteNameStatus(out, files, dirs)
+		}
+	default:
+		err = changeset.Files(c, t, func(file *changeset.FileChange) error {
+			if !screen.human {
+				file.Write(out)
+				return nil
+			}
+			var text bytes.Buffer
+			w := bufio.NewWriter(&text)
+			file.WriteText(w)
+			_ = w.Flush() // into memory
+			return paint(out, text.String(), screen.colour)
+		})
+	}
+	if err == nil {
+		err = out.Flush()
+	}
+	if screen.left(err) {
+		return nil
+	}
+	if err == nil && !f.nameStatus {
+		err = tellUntold(c, screen)
+	}
+	return err
+}
+
+// stats gathers what is known of each file without holding its content.
+func stats(c *changeset.Changeset, t changeset.Trees) ([]changeset.FileStat, []changeset.DirRename, error) {
+	files := []changeset.FileStat{}
+	err := changeset.Files(c, t, func(f *changeset.FileChange) error {
+		files = append(files, f.Stat())
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return files, c.DirRenames(files), nil
+}
+
+// mostUntold is how many changes are named that a patch does not carry.
+const mostUntold = 10
+
+// tellUntold names what no patch can carry: at the end of what a person reads,
+// else on standard error, where it is in the way of no program.
+func tellUntold(c *changeset.Changeset, s *screen) error {
+	all := c.Untold()
+	if len(all) == 0 {
+		return nil
+	}
+	var w io.Writer = os.Stderr
+	if s.human {
+		w = s
+	}
+	var text bytes.Buffer
+	for _, u := range all[:min(len(all), mostUntold)] {
+		fmt.Fprintf(&text, "hutch: not in a patch: %q: %s\n", u.Path, u.What)
+	}
+	if more := len(all) - mostUntold; more > 0 {
+		fmt.Fprintf(&text, "hutch: not in a patch: %d more; --json lists every entry\n", more)
+	}
+	_, err := w.Write(text.Bytes())
+	if s.left(err) {
+		return nil
+	}
+	return err
+}
+
+// diffEntry is one changed path in the JSON of hutch diff.
+type diffEntry struct {
+	Path       string       `json:"path"`
+	PathBase64 string       `json:"path_base64,omitempty"` // when it is not UTF-8
+	Op         changeset.Op `json:"op"`
+	Type       fsat.Type    `json:"type"` // after; of a deleted path, before
+	Old        *diffSide    `json:"old"`
+	New        *diffSide    `json:"new"`
+	// Of files and symlinks only, as a patch has them:
+	Status     changeset.Status `json:"status,omitempty"`
+	RenameFrom string           `json:"rename_from,omitempty"`
+	Similarity int              `json:"similarity,omitempty"` // percent
+	Binary     bool             `json:"binary,omitempty"`
+	NotShown   string           `json:"not_shown,omitempty"` // why a patch does not show it
+	Hunks      int              `json:"hunks"`
+	Added      int              `json:"added"` // lines
+	Removed    int              `json:"removed"`
+}
+
+// diffSide is one state of a path.
+type diffSide struct {
+	Type   fsat.Type `json:"type"`
+	Mode   string    `json:"mode"` // octal
+	Size   int64     `json:"size"`
+	Digest string    `json:"digest,omitempty"`
+	Target string    `json:"target,omitempty"`
+}
+
+func side(s *changeset.State) *diffSide {
+	if s == nil {
+		return nil
+	}
+	return &diffSide{Type: s.Type, Mode: fmt.Sprintf("%04o", s.Mode), Size: s.Size, Digest: s.Digest, Target: s.Target}
+}
+
+func diffJSON(c *changeset.Changeset, t changeset.Trees, start time.Time) error {
+	files, dirs, err := stats(c, t)
+	if err != nil {
+		return err
+	}
+	type dirRename struct {
+		From  string `json:"from"`
+		To    string `json:"to"`
+		Files int    `json:"files"`
+	}
+	report := struct {
+		*outcome.Diff
+		Entries    []diffEntry         `json:"entries"`
+		Renamed    []dirRename         `json:"renamed_directories"`
+		Skipped    []changeset.Skipped `json:"skipped"`
+		GitChanged bool                `json:"git_changed"`
+	}{Diff: &outcome.Diff{Digest: c.Digest}, Entries: []diffEntry{}, Renamed: []dirRename{}, Skipped: []changeset.Skipped{}, GitChanged: c.GitChanged}
+	report.FilesCreated, report.FilesModified, report.FilesDeleted = c.Names()
+	report.Skipped = append(report.Skipped, c.Skipped...)
+	for _, d := range dirs {
+		report.Renamed = append(report.Renamed, dirRename(d))
+	}
+	byPath := map[string]*changeset.FileStat{}
+	for i := range files {
+		byPath[files[i].Path] = &files[i]
+	}
+	for i := range c.Entries {
+		e := &c.Entries[i]
+		entry := diffEntry{Path: e.Path, Op: e.Op, Old: side(e.Before), New: side(e.After)}
+		if !utf8.ValidString(e.Path) {
+			entry.PathBase64 = base64.StdEncoding.EncodeToString([]byte(e.Path))
+		}
+		if e.After != nil {
+			entry.Type = e.After.Type
+		} else {
+			entry.Type = e.Before.Type
+		}
+		if f := byPath[e.Path]; f != nil {
+			entry.Status, entry.RenameFrom, entry.Similarity = f.Status, f.From, f.Similarity
+			entry.Binary, entry.NotShown, entry.Hunks, entry.Added, entry.Removed = f.Binary, f.Hidden, f.Hunks, f.Added, f.Removed
+		}
+		report.Entries = append(report.Entries, entry)
+	}
+	report.ElapsedMicros = time.Since(start).Microseconds()
+	return printJSON(report)
+}
+
+// showPatch prints the patch of a run: as it is into a pipe, made safe for a
+// terminal.
+func showPatch(patch string) error {
+	s := openScreen("auto", false)
+	if !s.human {
+		_, err := io.WriteString(os.Stdout, patch)
+		return err
+	}
+	out := bufio.NewWriter(os.Stdout)
+	return errors.Join(paint(out, patch, s.colour), out.Flush())
+}
+
+// dumb reports whether the terminal knows no colours, nor how to page.
+func dumb() bool { return slices.Contains([]string{"", "dumb"}, os.Getenv("TERM")) }

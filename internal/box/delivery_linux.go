@@ -246,7 +246,7 @@ func (d *delivery) arrived() *changeset.Changeset {
 	for _, r := range d.result.Resolved {
 		left[r.Path] = r.How == promote.TookOurs
 	}
-	return d.part.Only(func(path string) bool { return !left[path] })
+	return d.part.Only(func(e *changeset.Entry) bool { return !left[e.Path] })
 }
 
 func listed(c *changeset.Changeset) *outcome.Diff {

@@ -1,28 +1,96 @@
 package guard
 
-import "fmt"
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"unicode"
+	"unicode/utf8"
 
-// Tier says what becomes of a finding.
-type Tier string
-
-// The tiers.
-const (
-	Hold Tier = "hold" // not promoted until it is allowed by path
-	Open Tier = "open" // promoted, and named first: an editor runs it by itself
-	Flag Tier = "flag" // promoted, and named: runs on a deliberate build, test or push
+	"hutch/internal/changeset"
 )
 
-// Finding is one path of a change that someone else would run.
-type Finding struct {
-	Path string `json:"path"` // of an entry of the changeset
-	Tier Tier   `json:"tier"`
-	Rule string `json:"rule"` // the row of the table
-	Who  string `json:"who"`  // who would run it
-	When string `json:"when"`
-	Why  string `json:"why"`
+// Tier says what becomes of a path that was found.
+type Tier string
+
+// The tiers, the strictest first.
+const (
+	// Hold: it runs without the user choosing to run the project's code, or
+	// widens what the agent may do next time. It is not promoted.
+	Hold Tier = "hold"
+	// Open: an editor's language server or extension runs it by itself, but it
+	// is also ordinary project code. It is promoted and named first.
+	Open Tier = "open"
+	// Flag: it runs when the user builds, tests or pushes. It is promoted and
+	// named.
+	Flag Tier = "flag"
+)
+
+// rank orders tiers, the strictest lowest; what is no tier comes last.
+func (t Tier) rank() int {
+	if at := slices.Index([]Tier{Hold, Open, Flag}, t); at >= 0 {
+		return at
+	}
+	return 3
 }
 
-// Line explains the finding in one line.
+// Finding is one path of a change that somebody else would run.
+type Finding struct {
+	Path string `json:"path"` // raw bytes, relative to the workspace
+	Tier Tier   `json:"tier"`
+	Rule string `json:"rule"` // the id of the row of the table
+	Who  string `json:"who"`  // runs it: "git"
+	When string `json:"when"` // "at the next git command here"
+	Why  string `json:"why"`  // one sentence, without its full stop
+}
+
+// Line explains the finding in one line for a terminal: path, who would run
+// it, when. What a box put into the path cannot move the cursor.
 func (f Finding) Line() string {
-	return fmt.Sprintf("%q: %s would run it %s: %s", f.Path, f.Who, f.When, f.Why)
+	return Printable(f.Path) + ": " + f.Who + ", " + f.When + ": " + f.Why
+}
+
+// Printable returns a path as it can be shown: quoted where it holds bytes or
+// characters that a terminal would not show as they are.
+func Printable(path string) string {
+	if !utf8.ValidString(path) || path == "" {
+		return strconv.QuoteToASCII(path)
+	}
+	for _, r := range path {
+		if !unicode.IsPrint(r) || r == '"' || r == '\\' {
+			return strconv.QuoteToASCII(path)
+		}
+	}
+	return path
+}
+
+// Request is one change to judge.
+type Request struct {
+	Changes *changeset.Changeset
+	// Layer and Workspace are open directories: the layer that the changeset
+	// was read from, and the workspace.
+	Layer, Workspace int
+	// WorkspacePath is the workspace's absolute path without symlinks; Home
+	// the user's home directory, "" for none; SearchPath the user's PATH.
+	WorkspacePath string
+	Home          string
+	SearchPath    []string
+	Rules         *Rules // nil: the table alone
+	// Allow are gitignore patterns whose paths pass this once (--allow-path),
+	// Protect such whose paths are held whenever they are touched (--protect).
+	// A protected path passes by Allow, not by the configuration.
+	Allow, Protect []string
+}
+
+// sorted orders findings by tier, then path, and leaves the strictest of each
+// path.
+func sorted(findings []Finding) []Finding {
+	slices.SortStableFunc(findings, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Tier.rank(), b.Tier.rank()))
+	})
+	findings = slices.CompactFunc(findings, func(a, b Finding) bool { return a.Path == b.Path })
+	slices.SortStableFunc(findings, func(a, b Finding) int {
+		return cmp.Compare(a.Tier.rank(), b.Tier.rank())
+	})
+	return findings
 }

@@ -36,7 +36,7 @@ type file struct {
 	digest     string
 	xattrs     map[string][]byte
 	origin     bool // overlayfs copied it up
-	unreadable bool // its owner may not read it, and it is not ours to change
+	unreadable bool // its owner may not read it, and it is not ours to change; or it was replaced as we came to it
 }
 
 // plain reports whether f is a regular file or nothing at all.
@@ -128,6 +128,10 @@ func (r *reader) loadFile(f *file, buf []byte) error {
 	case fsat.Symlink:
 		var err error
 		f.target, err = fsat.Readlink(f.root.fd, f.path)
+		if f.root.name == Workspace && (absent(err) || errors.Is(err, unix.EINVAL)) {
+			f.unreadable = true
+			return nil
+		}
 		return err
 	case fsat.Directory, fsat.Regular:
 	default:
@@ -138,7 +142,7 @@ func (r *reader) loadFile(f *file, buf []byte) error {
 		open = f.root.openDir
 	}
 	fd, err := open(f.path)
-	if errors.Is(err, unix.EACCES) && f.root.name == Workspace {
+	if f.root.name == Workspace && (errors.Is(err, unix.EACCES) || absent(err)) {
 		f.unreadable = true
 		return nil
 	}
@@ -149,6 +153,12 @@ func (r *reader) loadFile(f *file, buf []byte) error {
 	if st, err := fsat.Fstat(fd); err != nil {
 		return err
 	} else if st.Type != f.stat.Type || st.Ino != f.stat.Ino || st.Dev != f.stat.Dev {
+		if f.root.name == Workspace {
+			// Its user saves files as we read. What to make of that is
+			// for the promotion to say, which looks again.
+			f.unreadable = true
+			return nil
+		}
 		return fmt.Errorf("%q was replaced while it was read", f.path)
 	}
 	if f.xattrs, err = userXattrs(fd); err != nil {
@@ -243,6 +253,10 @@ func (r *reader) agree(ch *change) error {
 		return nil
 	}
 	fd, err := sparse.root.openFile(sparse.path)
+	if sparse.root.name == Workspace && absent(err) {
+		sparse.unreadable, sparse.digest = true, ""
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -111,7 +111,11 @@ func (w *overlay) walk(dir overlayDir) error {
 		}
 	}
 	if dir.before {
-		if fds.before, err = w.host.openSearch(dir.path); err != nil {
+		fds.before, err = w.host.openSearch(dir.path)
+		if absent(err) {
+			dir.before, err = false, nil // deleted since its parent was read
+		}
+		if err != nil {
 			return err
 		}
 	}

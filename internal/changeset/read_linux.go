@@ -153,6 +153,9 @@ func (r *reader) sameIndex(ch *change) (bool, error) {
 	var content [2][]byte
 	for i, f := range []*file{ch.before, ch.after} {
 		fd, err := f.root.openFile(f.path)
+		if f.root.name == Workspace && absent(err) {
+			return false, nil
+		}
 		if err != nil {
 			return false, err
 		}

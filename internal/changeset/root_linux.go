@@ -129,7 +129,7 @@ func (r *root) relockOne(m mode) error {
 // let them be read.
 func (r *root) list(path string) ([]fsat.Dirent, error) {
 	fd, err := r.openDir(path)
-	if errors.Is(err, unix.EACCES) && r.name == Workspace {
+	if r.name == Workspace && (errors.Is(err, unix.EACCES) || absent(err)) {
 		return nil, nil
 	}
 	if err != nil {
@@ -157,15 +157,20 @@ func (r *root) lookupPath(path string) (fsat.Stat, bool, error) {
 	return found(fsat.Lstat(r.fd, path))
 }
 
-// found tells "not there" from an error. ENOTDIR and ELOOP: a file or a
-// symlink stands where a directory of that path would be.
+// found tells "not there" from an error.
 func found(st fsat.Stat, err error) (fsat.Stat, bool, error) {
-	switch {
-	case err == nil:
+	if err == nil {
 		return st, true, nil
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP),
-		errors.Is(err, unix.EACCES):
+	}
+	if absent(err) || errors.Is(err, unix.EACCES) {
 		return st, false, nil
 	}
 	return st, false, err
+}
+
+// absent reports whether err means that nothing can be at a path. ENOTDIR and
+// ELOOP: a file or a symlink stands where a directory of that path would be.
+// The workspace's user may bring any of them about between two looks.
+func absent(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }

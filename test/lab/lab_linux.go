@@ -40,6 +40,8 @@ func run(m *testing.M) int {
 			fmt.Fprintln(os.Stderr, "lab:", err)
 			return 1
 		}
+		// Root's boxes run as the owner of their workspace.
+		os.Chmod(dir, 0o755)
 		dirs, err := MakeReflink(dir)
 		defer func() {
 			for _, d := range dirs {

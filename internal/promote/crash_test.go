@@ -21,7 +21,7 @@ import (
 // The environment that makes the test binary a child that promotes or
 // recovers, and dies or fails at a given call.
 const (
-	envChild = "HUTCH_PROMOTE_CHILD" // "apply" or "recover"
+	envChild = "HUTCH_PROMOTE_CHILD" // "apply", "undo" or "recover"
 	envDir   = "HUTCH_PROMOTE_DIR"
 	envKill  = "HUTCH_PROMOTE_KILL"  // the call before which SIGKILL comes
 	envFail  = "HUTCH_PROMOTE_FAIL"  // the call that fails with EIO
@@ -56,9 +56,12 @@ func child(mode string) int {
 	}
 	s := loadScene(&testing.T{}, os.Getenv(envDir))
 	var err error
-	if mode == "apply" {
+	switch mode {
+	case "apply":
 		_, err = Apply(context.Background(), s.req)
-	} else {
+	case "undo":
+		_, err = undoLast(s)
+	default:
 		_, err = Recover(s.req.Workspace, testKey, nil)
 	}
 	if err != nil {

@@ -416,7 +416,7 @@ func (w *witness) slot(i int) error {
 			w.say(s.at(v.Rel), s.did(), "its former content was written to while it was displaced")
 		case n.Ino != v.Ino || n.Type != v.Type:
 			w.say(s.at(v.Rel), s.did(), "its former content was replaced in %s", home)
-		case n.Ctime != v.Ctime || v.differs(n) != "":
+		case v.Type != fsat.Directory && n.Ctime != v.Ctime || v.differs(n) != "":
 			w.say(s.at(v.Rel), s.did(), "its former content was written to, maybe by a program that still has it open")
 		}
 	}

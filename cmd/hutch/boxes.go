@@ -108,27 +108,40 @@ func gcCommand() *cobra.Command {
 
 func recoverCommand() *cobra.Command {
 	var workspace string
+	var foreign []string
 	cmd := &cobra.Command{
 		Use:   "recover",
 		Short: "Finish or take back a promotion that was interrupted",
 		Long: `Finish or take back a promotion that a crash or a power cut interrupted. It also
-runs by itself before each command on that workspace.`,
+runs by itself before each command on that workspace.
+
+What another state directory wrote, or what came with an archive, is not
+followed: a journal is an order to move files. When you know it, --foreign names
+it; all its paths lie in the workspace whatever it says.`,
 		Args: cobra.NoArgs,
 		RunE: func(_ *cobra.Command, _ []string) error {
 			return withStore(func(s *box.Store) error {
-				recovered, err := s.Recover(workspace)
+				recovered, err := s.Recover(workspace, foreign...)
 				for _, r := range recovered {
 					how := "taken back"
 					if r.Forward {
 						how = "finished"
 					}
-					fmt.Printf("promotion %s: %s\n", r.ID, how)
+					what := "promotion"
+					if r.Undone {
+						what = "undo of promotion"
+					}
+					if r.Kept {
+						how += fmt.Sprintf(", but for what changed since; the rest is in .hutch/txn-%s", r.ID)
+					}
+					fmt.Printf("%s %s: %s\n", what, r.ID, how)
 				}
 				return err
 			})
 		},
 	}
 	cmd.Flags().StringVar(&workspace, "workspace", "", "the workspace (default: the current directory)")
+	cmd.Flags().StringArrayVar(&foreign, "foreign", nil, "follow the journal of this transaction although another hutch wrote it; may be repeated")
 	return cmd
 }
 

@@ -43,7 +43,7 @@ func main() {
 		Version: version,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(runCommand(), diffCommand(), commitCommand(), discardCommand(), boxCommand(), gcCommand(), recoverCommand(), receiptsCommand())
+	root.AddCommand(runCommand(), diffCommand(), commitCommand(), discardCommand(), boxCommand(), undoCommand(), logCommand(), gcCommand(), recoverCommand(), receiptsCommand())
 	os.Exit(execute(root, args))
 }
 

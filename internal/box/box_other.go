@@ -59,7 +59,9 @@ func (s *Store) Close() {}
 func (s *Store) Boxes() ([]Record, error) { return nil, errUnsupported }
 
 // View is not supported here.
-func (s *Store) View(string, bool, func(*changeset.Changeset, changeset.Trees) error) error { return errUnsupported }
+func (s *Store) View(string, bool, func(*changeset.Changeset, changeset.Trees) error) error {
+	return errUnsupported
+}
 
 // Commit is not supported here.
 func (s *Store) Commit(string, Promotion) (*Promoted, error) { return nil, errUnsupported }

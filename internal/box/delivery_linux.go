@@ -228,6 +228,9 @@ func (d *delivery) report() *Promoted {
 	if p.Notes == nil {
 		p.Notes = []string{}
 	}
+	if d.result.NoUndo != "" {
+		p.Notes = append(p.Notes, "undo will not be possible: "+d.result.NoUndo)
+	}
 	if p.Held == nil {
 		p.Held = []guard.Finding{}
 	}

@@ -18,9 +18,6 @@ func (j *judge) gitEntry(e *changeset.Entry) {
 	names := strings.Split(e.Path, "/")
 	folded := strings.Split(fold(e.Path), "/")
 	for i, name := range folded {
-		if name == ".git" && names[i] != ".git" {
-			j.rule(e.Path, "git-twin", "")
-		}
 		if !gitDirNames[name] || i > 0 && folded[i-1] == ".git" {
 			continue
 		}
@@ -40,6 +37,22 @@ func (j *judge) gitEntry(e *changeset.Entry) {
 			j.newGitDir(e, dir, folded[:i])
 		}
 	}
+}
+
+// isGitTwin reports whether a path has a component that some file system takes
+// for .git, and Linux does not.
+func isGitTwin(path string) bool {
+	folded := fold(path)
+	if folded == path || !strings.Contains(folded, ".git") {
+		return false
+	}
+	names := strings.Split(path, "/")
+	for i, name := range strings.Split(folded, "/") {
+		if name == ".git" && names[i] != ".git" {
+			return true
+		}
+	}
+	return false
 }
 
 // inModules reports whether a folded path lies in .git/modules or

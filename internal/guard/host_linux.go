@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -163,8 +164,9 @@ func (d *descriptors) names() (map[uint64]uint64, error) {
 // outside follows a path of the host as the user's programs would, with an
 // O_PATH descriptor: nothing is opened, mounted or waited for.
 func (d *descriptors) outside(path string) (place, error) {
-	p := place{path: path}
-	for at := path; ; at = filepath.Dir(at) {
+	p := place{path: path, exists: true}
+	rest := ""
+	for at, links := path, 0; ; {
 		fd, err := unix.Open(at, unix.O_PATH|unix.O_CLOEXEC, 0)
 		if err == nil {
 			defer unix.Close(fd)
@@ -172,20 +174,32 @@ func (d *descriptors) outside(path string) (place, error) {
 			if err != nil {
 				return p, err
 			}
-			p.exists = at == path
-			rest := strings.TrimPrefix(strings.TrimPrefix(path, at), "/")
 			p.path = filepath.Join(real, rest)
 			// access(2) asks for the real user, which is what is meant; for
 			// a directory, to write is to make names in it.
-			p.writable = unix.Faccessat2(fd, "", unix.W_OK, unix.AT_EMPTY_PATH) == nil
+			p.writable = p.writable || unix.Faccessat2(fd, "", unix.W_OK, unix.AT_EMPTY_PATH) == nil
 			break
 		}
 		if at == "/" {
 			return p, err
 		}
-		if !absent(err) && !errors.Is(err, unix.ENXIO) && !errors.Is(err, unix.ENODEV) {
+		p.exists = false
+		// What is not there may be made by whoever follows the path: a link
+		// that leads to nothing too.
+		if target, err := os.Readlink(at); err == nil && links < maxLinks {
+			links++
+			if !filepath.IsAbs(target) {
+				target = filepath.Dir(at) + "/" + target
+			}
+			at = target
+			continue
+		}
+		if !absent(err) {
 			p.writable = true // not to be looked at: the worst is assumed
 		}
+		at = strings.TrimRight(at, "/")
+		slash := strings.LastIndexByte(at, '/')
+		at, rest = cmp.Or(at[:max(slash, 0)], "/"), filepath.Join(at[slash+1:], rest)
 	}
 	if d.path != "" {
 		if p.path == d.path {

@@ -71,7 +71,9 @@ type judge struct {
 	pathDirs []string        // directories of the workspace that are on the user's PATH
 	git      *gitSetup
 	links    map[uint64]uint64 // see names
-	failed   error
+	// homeLinks are names in the home directory that lead into the workspace.
+	homeLinks []alias
+	failed    error
 }
 
 func judgeOn(r Request, h host) ([]Finding, error) {
@@ -97,6 +99,7 @@ func judgeOn(r Request, h host) ([]Finding, error) {
 		return nil, errors.New("guard: the changeset is not sorted") // lookups would miss
 	}
 	j.findPathDirs()
+	j.findHomeLinks()
 	if err := j.findAliases(); err != nil {
 		return nil, err
 	}
@@ -139,6 +142,10 @@ func (j *judge) fail(err error) {
 }
 
 func (j *judge) entry(e *changeset.Entry) {
+	if isGitTwin(e.Path) {
+		j.rule(e.Path, "git-twin", "")
+		return
+	}
 	j.named(e, e.Path, "")
 	for i := range j.aliases {
 		a := &j.aliases[i]
@@ -148,6 +155,7 @@ func (j *judge) entry(e *changeset.Entry) {
 	}
 	j.gitEntry(e)
 	j.hostGit(e)
+	j.homeLink(e)
 	j.userRows(e)
 	if e.After == nil {
 		return

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"hutch/internal/changeset"
 	"hutch/internal/fsat"
 )
 
@@ -278,15 +279,48 @@ func judgeHome(l *look) (Tier, string) {
 		home = fold(strings.TrimPrefix(strings.TrimPrefix(l.j.Home, l.j.WorkspacePath), "/")) + "/"
 	}
 	rest, ok := strings.CutPrefix(strings.Join(l.parts, "/"), home)
-	if !ok {
+	if !ok || !ofHome(rest) {
 		return "", ""
 	}
-	for _, text := range l.row.Paths {
-		if p := parsePattern(0, "/"+text); p.matches(strings.Split(rest, "/")) {
-			return l.row.Tier, "it is in your home directory: " + l.row.Why
+	return l.row.Tier, "it is in your home directory: " + l.row.Why
+}
+
+// ofHome reports whether the row of home directories speaks of a folded path
+// relative to one.
+func ofHome(path string) bool {
+	parts := strings.Split(path, "/")
+	return slices.ContainsFunc(ruleOf("home").Paths, func(text string) bool {
+		p := parsePattern(0, "/"+text)
+		return p.matches(parts)
+	})
+}
+
+// findHomeLinks looks for files of the home directory that are links into the
+// workspace, as those who keep their dot files in a repository have them.
+func (j *judge) findHomeLinks() {
+	if j.Home == "" || beneath(j.Home, j.WorkspacePath) {
+		return
+	}
+	names := []string{".config", ".local"}
+	for _, text := range ruleOf("home").Paths {
+		names = append(names, strings.TrimSuffix(text, "/**"))
+	}
+	for _, name := range names {
+		if inside := j.leadsHere(filepath.Join(j.Home, name)); inside != "" {
+			j.homeLinks = append(j.homeLinks, alias{name, inside})
 		}
 	}
-	return "", ""
+}
+
+// homeLink judges a path that the home directory leads to.
+func (j *judge) homeLink(e *changeset.Entry) {
+	for i := range j.homeLinks {
+		a := &j.homeLinks[i]
+		rest, ok := strings.CutPrefix(e.Path, a.target)
+		if ok && (rest == "" || rest[0] == '/') && !isDirectory(e) && !sameContent(e) && ofHome(a.link+fold(rest)) {
+			j.rule(e.Path, "home", "your home directory leads here by "+a.link)
+		}
+	}
 }
 
 func judgePackageConfig(l *look) (Tier, string) {

@@ -154,7 +154,7 @@ var table = []Row{
 			".cursor/hooks*", ".cursor/hooks/**", ".cursor/mcp.json", ".cursor/sandbox.json", ".cursor/cli.json", ".cursor/environment.json", ".cursor/worktrees.json", ".cursor/permissions.json",
 			"opencode.json", "opencode.jsonc", ".opencode/plugin/**", ".opencode/plugins/**", ".opencode/tool/**", ".opencode/tools/**", ".opencode/opencode.json*",
 			".aider*", ".kiro/settings/**", ".kiro/hooks/**", ".roo/mcp.json", ".roomodes", ".amazonq/mcp.json", ".amazonq/cli-agents/**", ".qwen/settings*.json",
-			".continue/**", ".continuerc.json", ".windsurf/mcp*.json", ".windsurf/hooks*", ".crush.json", "crush.json", ".goosehints.toml", ".junie/mcp/**", ".zed/settings.json",
+			".continue/**", ".continuerc.json", ".windsurf/mcp*.json", ".windsurf/hooks*", ".crush.json", "crush.json", ".goosehints.toml", ".junie/mcp/**",
 			".factory/**", ".augment/settings*.json", ".github/hooks/**", ".github/mcp.json", ".copilot/**", ".pi/settings.json", ".pi/extensions/**", ".amp/settings*.json",
 		},
 		Except:    []string{".aiderignore", ".aider.chat.history.md", ".aider.input.history", ".aider.tags.cache*"},

@@ -16,6 +16,13 @@ const digestTag = "blake3:"
 // time of their length, which a box chooses at no cost (truncate -s 8E).
 const sparseTag = "blake3-sparse:"
 
+// DigestOf returns the digest of a file with that content and no holes.
+func DigestOf(content []byte) string {
+	h := blake3.New()
+	h.Write(content)
+	return formatDigest(h)
+}
+
 func formatDigest(h *blake3.Hasher) string { return formatTagged(digestTag, h) }
 
 func formatTagged(tag string, h *blake3.Hasher) string {

@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"hutch/internal/fsat"
 )
 
 var errMisnamed = corrupt("its content is not what its name says")
@@ -43,38 +46,49 @@ type Repo struct {
 
 // Open reads the repository that the directories make as one, the first on top:
 // a git directory alone, a box's layer of it over the host's, or a linked
-// worktree's over the common one. The caller keeps the descriptors open, and
-// closes the Repo.
+// worktree's over the common one. The caller closes the Repo; the descriptors
+// stay its own.
 func Open(dirs ...Dir) (*Repo, error) {
-	r := &Repo{view: dirs, format: SHA1, known: map[string]bool{}, budget: budget}
+	r := &Repo{format: SHA1, known: map[string]bool{}, budget: budget}
+	if err := r.open(dirs); err != nil {
+		r.Close()
+		return nil, fmt.Errorf("read git repository: %w", err)
+	}
+	return r, nil
+}
+
+func (r *Repo) open(dirs []Dir) error {
+	for _, d := range dirs {
+		fd, err := fsat.OpenDir(d.FD, ".")
+		if err != nil {
+			return err
+		}
+		r.view = append(r.view, Dir{fd, d.Overlay})
+	}
 	config, err := r.view.read("config", maxConfig)
 	if err != nil {
-		return nil, fmt.Errorf("read git repository: %w", err)
+		return err
 	}
 	switch format := extension(config, "objectformat"); format {
 	case "", "sha1":
 	case "sha256":
 		r.format = SHA256
 	default:
-		return nil, fmt.Errorf("%w: objects named by %.20q", ErrUnsupported, format)
+		return fmt.Errorf("%w: objects named by %.20q", ErrUnsupported, format)
 	}
 	reftable, err := r.view.list("reftable")
 	if err != nil {
-		return nil, fmt.Errorf("read git repository: %w", err)
+		return err
 	}
 	if refs := extension(config, "refstorage"); len(reftable) > 0 || (refs != "" && refs != "files") {
-		return nil, fmt.Errorf("%w: its refs are kept as a reftable; git refs migrate --ref-format=files makes files of them", ErrUnsupported)
+		return fmt.Errorf("%w: its refs are kept as a reftable; git refs migrate --ref-format=files makes files of them", ErrUnsupported)
 	}
 	borrowed, err := r.view.read("objects/info/alternates", maxConfig)
 	if err != nil {
-		return nil, fmt.Errorf("read git repository: %w", err)
+		return err
 	}
 	r.alternates = len(bytes.TrimSpace(borrowed)) > 0
-	if err := r.openPacks(); err != nil {
-		r.Close()
-		return nil, fmt.Errorf("read git repository: %w", err)
-	}
-	return r, nil
+	return r.openPacks()
 }
 
 // Close closes what Open opened.
@@ -82,7 +96,10 @@ func (r *Repo) Close() {
 	for _, p := range r.packs {
 		p.close()
 	}
-	r.packs = nil
+	for _, d := range r.view {
+		unix.Close(d.FD)
+	}
+	r.packs, r.view = nil, nil
 }
 
 // Format returns the hash that names the objects.
@@ -91,6 +108,10 @@ func (r *Repo) Format() Format { return r.format }
 // Alternates reports whether the repository borrows objects from another one.
 // Those are not read.
 func (r *Repo) Alternates() bool { return r.alternates }
+
+// File returns a file of the git directory of at most limit bytes, and nil when
+// there is none.
+func (r *Repo) File(path string, limit int64) ([]byte, error) { return r.view.read(path, limit) }
 
 // openPacks opens the packs not known yet.
 func (r *Repo) openPacks() error {
@@ -225,6 +246,39 @@ func (r *Repo) TreeOf(id OID) (OID, error) {
 		return id, nil
 	}
 	return "", nil
+}
+
+// FileIn returns the entry of a path in a tree; false when there is none.
+func (r *Repo) FileIn(tree OID, path string) (TreeEntry, bool, error) {
+	e := TreeEntry{Mode: ModeTree, ID: tree}
+	for name := range strings.SplitSeq(path, "/") {
+		if !e.isTree() {
+			return TreeEntry{}, false, nil
+		}
+		entries, err := r.Tree(e.ID)
+		if err != nil {
+			return TreeEntry{}, false, err
+		}
+		i := slices.IndexFunc(entries, func(e TreeEntry) bool { return e.Name == name })
+		if i < 0 {
+			return TreeEntry{}, false, nil
+		}
+		e = entries[i]
+	}
+	return e, true, nil
+}
+
+// Head returns the commit that HEAD leads to; "" on an unborn branch.
+func (r *Repo) Head() (OID, error) {
+	refs, err := r.Refs()
+	if err != nil {
+		return "", err
+	}
+	i, ok := slices.BinarySearchFunc(refs, "HEAD", func(ref Ref, name string) int { return strings.Compare(ref.Name, name) })
+	if !ok {
+		return "", nil
+	}
+	return refs[i].ID, nil
 }
 
 // spend takes n bytes from the budget.

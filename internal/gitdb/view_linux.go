@@ -15,7 +15,7 @@ import (
 
 // Dir is one git directory of those that a [Repo] reads.
 type Dir struct {
-	FD int // open directory; belongs to the caller, and stays open as long as the Repo
+	FD int // open directory
 	// Overlay is set for a directory in the upper of an overlay: the prefix
 	// of the mount's own attributes, "trusted.overlay." or "user.overlay.".
 	// The next Dir is then what it was merged with.

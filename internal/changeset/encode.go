@@ -10,7 +10,7 @@ import (
 	"hutch/internal/fsat"
 )
 
-const encodeMagic = "hutchcs\x02"
+const encodeMagic = "hutchcs\x03"
 
 var (
 	opCodes   = []Op{Created, Modified, Deleted}
@@ -35,6 +35,7 @@ func (c *Changeset) Encode(w io.Writer) error {
 		if entry.BaseCtime != nil {
 			e.time(*entry.BaseCtime)
 		}
+		e.text(entry.BaseIndex)
 		e.bool(entry.CopiedUp)
 		e.endRecord()
 	}
@@ -164,6 +165,7 @@ func (d *decoder) entry() Entry {
 		ctime := d.time()
 		e.BaseCtime = &ctime
 	}
+	e.BaseIndex = d.text()
 	e.CopiedUp = d.bool()
 	return e
 }

@@ -96,7 +96,7 @@ func TestUsersLockSurvivesRecovery(t *testing.T) {
 	}
 	check(t, os.Remove(lock))
 	check(t, os.WriteFile(lock, []byte("git's"), 0o644))
-	_, err = Recover(s.req.Workspace)
+	_, err = Recover(s.req.Workspace, s.req.Key, nil)
 	check(t, err)
 	if text, err := os.ReadFile(lock); err != nil || string(text) != "git's" {
 		t.Errorf("%q, %v", text, err)

@@ -191,7 +191,7 @@ func (k *kept) resume() (*Promoted, error) {
 	if err != nil {
 		return nil, err
 	}
-	if state != promote.Done {
+	if state != promote.Done && state != promote.Undone { // undone since: the layer is spent all the same
 		k.record.State = Kept
 		return nil, k.write(k.record)
 	}

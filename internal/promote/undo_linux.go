@@ -36,7 +36,8 @@ func Undo(ctx context.Context, req UndoRequest) (UndoResult, error) {
 		return res, err
 	}
 	if s == nil {
-		return res, fmt.Errorf("%w: no undo data is kept in this workspace", ErrNoUndo)
+		_, err := pick(nil, req.ID)
+		return res, err
 	}
 	defer s.leave()
 	if _, err := s.recover(req.Recovered); err != nil {

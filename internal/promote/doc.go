@@ -17,7 +17,12 @@
 // The files of a transaction's directory are its state: none of them, it is
 // dropped; journal, it goes forward; back, it goes back; done, it is kept as
 // undo data, with the state after it in the file after; aborted, it was taken
-// back but holds what the user wrote meanwhile.
+// back but holds what the user wrote meanwhile. Beside done: undoing, an undo
+// goes on to its end; redoing, an undo failed and the promotion comes back;
+// undone, the slots hold what was promoted.
+//
+// They are sealed with a key of the state directory (Key): a journal is an order
+// to move files, and a workspace may come out of an archive.
 //
 // It may touch: the workspace and its .hutch, and layers, through fsat only.
 package promote

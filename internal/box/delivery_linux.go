@@ -179,11 +179,17 @@ func (d *delivery) apply(id string, receipt []byte) error {
 	if err != nil {
 		return err
 	}
+	var merge promote.MergeFunc
+	if d.OnConflict == promote.Merge {
+		var release func()
+		merge, release = d.merger()
+		defer release()
+	}
 	d.result, err = promote.Apply(context.Background(), promote.Request{
 		Key: key, ID: id, Workspace: d.ws.FD, Layer: d.layer, Picked: d.picked, Changes: d.part, Stamp: d.stamp, Receipt: receipt,
 		KeepTimes: d.KeepTimes,
 		// What stays in the box must not share files with the workspace.
-		OnConflict: d.OnConflict, Markers: d.Markers,
+		OnConflict: d.OnConflict, Markers: d.Markers, Merge: merge,
 		KeepLayer: !onlyGit(d.rest),
 		Recovered: d.store.recordRecovered,
 		Record: func() error {

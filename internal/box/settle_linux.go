@@ -84,6 +84,9 @@ func (r *run) settle() error {
 	if err := r.read(); err != nil {
 		return err
 	}
+	if r.Commit || r.Preserve {
+		markSeen(r.changes, r.ws.FD, r.stamp)
+	}
 	d := &r.out.Diff
 	d.FilesCreated, d.FilesModified, d.FilesDeleted = r.changes.Names()
 	d.Digest = r.changes.Digest

@@ -63,7 +63,7 @@ func (f *promotionFlags) promotion() (box.Promotion, error) {
 
 func commitCommand() *cobra.Command {
 	f := newPromotionFlags()
-	var asJSON bool
+	var asJSON, patch bool
 	cmd := &cobra.Command{
 		Use:   "commit BOX",
 		Short: "Promote what a kept box changed, whole or not at all",
@@ -71,6 +71,7 @@ func commitCommand() *cobra.Command {
 what is not selected, or is held by the handoff guard, stays in the box.`,
 		Example: `  hutch commit 3f9c
   hutch commit 3f9c --only 'src/**' --except '*.lock'
+  hutch commit 3f9c -p
   hutch commit 3f9c --allow-path .vscode/tasks.json
   hutch commit 3f9c --on-conflict merge`,
 		Args: oneBox,
@@ -78,6 +79,13 @@ what is not selected, or is held by the handoff guard, stays in the box.`,
 			promotion, err := f.promotion()
 			if err != nil {
 				return err
+			}
+			if patch {
+				out := os.Stdout
+				if asJSON {
+					out = os.Stderr
+				}
+				promotion.Pick = newPicker(out).pick
 			}
 			return withStore(func(s *box.Store) error {
 				done, err := s.Commit(args[0], promotion)
@@ -97,6 +105,7 @@ what is not selected, or is held by the handoff guard, stays in the box.`,
 	}
 	cmd.Flags().SortFlags = false
 	f.add(cmd.Flags())
+	cmd.Flags().BoolVarP(&patch, "patch", "p", false, "choose by file and hunk, as git add -p does")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was promoted, held or in conflict, as JSON")
 	return cmd
 }

@@ -234,3 +234,10 @@ func quote(name string) string {
 	b.WriteByte('"')
 	return b.String()
 }
+
+// WriteHeader writes what stands before the hunks.
+func (f *FileChange) WriteHeader(w *bufio.Writer) { f.writeHeader(w) }
+
+// Apply returns the content between before and after that some of the change's
+// hunks, given in order, make.
+func (f *FileChange) Apply(chosen []Hunk) []byte { return ApplyHunks(f.before.bytes(), chosen) }

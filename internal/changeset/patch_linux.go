@@ -70,7 +70,7 @@ func (t *trees) files(c *Changeset, yield func(*FileChange) error) error {
 		f := &FileChange{Path: e.Path, Before: e.Before, After: e.After}
 		from := e
 		if r, ok := came[e.Path]; ok {
-			from = c.find(r.From)
+			from = c.Find(r.From)
 			f.Status, f.From, f.Similarity, f.Before = StatusRenamed, r.From, r.Similarity, from.Before
 		}
 		f.same = sameContent(f.Before, f.After)

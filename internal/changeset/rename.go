@@ -256,6 +256,6 @@ func (c *Changeset) dirRename(path string, to map[string]string) (DirRename, boo
 		d.To = target
 		d.Files++
 	}
-	made := c.find(d.To)
+	made := c.Find(d.To)
 	return d, d.Files > 0 && made != nil && made.Op == Created && made.After.isDir()
 }

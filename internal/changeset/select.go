@@ -44,7 +44,7 @@ func (s *Selection) All() bool { return s.Pass == nil && s.Never == nil && len(s
 // parts works out both sides; the partial entries of part have no content yet.
 func (s *Selection) parts(c *Changeset) (part, rest *Changeset, err error) {
 	for path := range s.Partial {
-		e := c.find(path)
+		e := c.Find(path)
 		if e == nil || e.Before == nil || e.After == nil || e.Before.Type != fsat.Regular || e.After.Type != fsat.Regular {
 			return nil, nil, fmt.Errorf("%q is not a modified file, so no hunks of it can be taken", path)
 		}

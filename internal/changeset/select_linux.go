@@ -102,7 +102,7 @@ func Rebase(rest, part *Changeset, workspace int) error {
 	for i := range rest.Entries {
 		for path := rest.Entries[i].Path; path != "."; {
 			path, _ = fsat.Split(path)
-			if e := part.find(path); e == nil || !e.After.isDir() || e.Before.isDir() {
+			if e := part.Find(path); e == nil || !e.After.isDir() || e.Before.isDir() {
 				continue
 			}
 			st, ok, err := host.lookupPath(path)

@@ -159,7 +159,7 @@ func (c *Changeset) above(entries []Entry) map[string]uint64 {
 			}
 			seen[path] = true
 			ino, known := c.Ancestors[path]
-			if e := c.find(path); !known || e != nil && !e.Before.isDir() {
+			if e := c.Find(path); !known || e != nil && !e.Before.isDir() {
 				continue
 			}
 			if inodes == nil {
@@ -171,8 +171,8 @@ func (c *Changeset) above(entries []Entry) map[string]uint64 {
 	return inodes
 }
 
-// find returns the entry of a path; nil when it has none.
-func (c *Changeset) find(path string) *Entry {
+// Find returns the entry of a path; nil when it has none.
+func (c *Changeset) Find(path string) *Entry {
 	i, ok := slices.BinarySearchFunc(c.Entries, path, func(e Entry, path string) int { return strings.Compare(e.Path, path) })
 	if !ok {
 		return nil

@@ -124,7 +124,7 @@ func (w world) apply(c *Changeset, text map[string]string) (world, error) {
 		for dir := e.Path; dir != "."; {
 			dir, _ = fsat.Split(dir)
 			known := c.Ancestors[dir]
-			if known != 0 && c.find(dir) == nil && w[dir].Type != fsat.Directory && dir != "." {
+			if known != 0 && c.Find(dir) == nil && w[dir].Type != fsat.Directory && dir != "." {
 				return nil, fmt.Errorf("%s: %q above it is no directory", e.Path, dir)
 			}
 		}

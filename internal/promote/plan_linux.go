@@ -24,7 +24,6 @@ type plan struct {
 	carried   [][]*changeset.Entry // by step: what its slot will hold, itself first
 	merged    map[*changeset.Entry][]byte
 	beneath   []beneath
-	repos     []string // git directories that something changes in
 	parents   []parent
 	resolved  []Resolution
 	notes     []string
@@ -109,11 +108,6 @@ func makePlan(req *Request) (*plan, error) {
 	if p.conflicts != nil {
 		return nil, &ConflictError{p.conflicts}
 	}
-	var err error
-	if p.repos, err = p.repositories(); err != nil {
-		return nil, err
-	}
-	p.order()
 	slices.SortFunc(p.resolved, func(a, b Resolution) int { return strings.Compare(a.Path, b.Path) })
 	if len(p.steps) > 0 {
 		// .hutch will be made there, and an undo gives back the time.
@@ -387,9 +381,7 @@ func (p *plan) unchanged() error {
 		if err != nil && !absent(err) {
 			return err
 		}
-		// A lock in it changed the ctime of a git directory.
-		same := d.found && (st.Ctime == d.st.Ctime || slices.Contains(p.repos, e.Path))
-		if err == nil != d.found || d.found && (st.Ino != d.st.Ino || !same) {
+		if err == nil != d.found || d.found && (st.Ino != d.st.Ino || st.Ctime != d.st.Ctime) {
 			conflicts = append(conflicts, Conflict{Path: e.Path, Box: string(e.Op), Host: changedDuring})
 		}
 	}
@@ -406,6 +398,19 @@ func (p *plan) unchanged() error {
 		return &ConflictError{conflicts}
 	}
 	return nil
+}
+
+// rewritten reports whether a file that looks the same holds something else than
+// it did; of one that is mostly holes, how it looks is all that is known.
+func rewritten(dir int, name, was string) (bool, error) {
+	if strings.HasPrefix(was, "blake3-sparse:") {
+		return false, nil
+	}
+	now, err := digest(dir, name)
+	if errors.Is(err, unix.EACCES) {
+		now, err = "", nil // as it was when the change was read
+	}
+	return now != was, err
 }
 
 const changedDuring = "changed it during the promotion"
@@ -429,12 +434,18 @@ func (p *plan) lost(txn int) error {
 			return err
 		}
 		changed := err != nil || st.Ino != d.st.Ino || st.Ctime != d.st.Ctime
-		if !changed && st.Type == fsat.Regular {
+		if err == nil && st.Type == fsat.Regular {
 			dir, name, err := slots.parent(at)
 			if err != nil {
 				return err
 			}
-			changed = busy(dir, name)
+			if changed && st.Nlink > 1 && identOf(d.st).sameContent(st) {
+				// A step that moved another of its names changed its ctime.
+				if changed, err = rewritten(dir, name, e.Before.Digest); err != nil {
+					return err
+				}
+			}
+			changed = changed || busy(dir, name)
 		}
 		if changed {
 			conflicts = append(conflicts, Conflict{Path: e.Path, Box: string(e.Op), Host: changedDuring})

@@ -35,6 +35,7 @@ func Read(src Source) (*Changeset, error) {
 
 const (
 	hutchDir = ".hutch"
+	gitDir   = ".git"
 	dsStore  = ".DS_Store"
 )
 
@@ -52,6 +53,7 @@ type reader struct {
 	files      map[string]*file // of the workspace, by path: a moved directory shows each twice
 	skipped    []Skipped
 	gitChanged bool
+	linked     links
 
 	bases baser
 }
@@ -99,17 +101,18 @@ func (r *reader) read() (*Changeset, error) {
 		if ch.same() {
 			continue
 		}
-		if same, err := r.sameIndex(ch); err != nil {
-			return nil, err
-		} else if same {
-			continue
-		}
 		if ch.git {
-			r.gitChanged = true
+			sameIndex, err := r.sameIndex(ch)
+			if err != nil {
+				return nil, err
+			}
+			r.gitChanged = r.gitChanged || !sameIndex
 			continue
 		}
 		c.Entries = append(c.Entries, r.entry(ch))
+		r.linked.add(ch)
 	}
+	r.linked.name(c.Entries)
 	c.GitChanged = r.gitChanged
 	c.Ancestors = r.ancestors(c.Entries)
 	c.seal()
@@ -136,14 +139,18 @@ func isHutch(path string) bool {
 	return slices.Contains(strings.Split(path, "/"), hutchDir)
 }
 
-// isIndex reports whether the change is of an index of git, whose bytes change
-// without a change of meaning.
+// isIndex reports whether the change is of an index of git, a submodule's and a
+// worktree's too: its bytes change without a change of meaning.
 func (ch *change) isIndex() bool {
-	return IsIndex(ch.path) && ch.before != nil && ch.after != nil && ch.before.plain() && ch.after.plain()
+	_, name := fsat.Split(ch.path)
+	return ch.git && name == "index" && ch.before != nil && ch.after != nil && ch.before.plain() && ch.after.plain()
 }
 
+// maxIndex bounds what is read to compare two indexes: some 500,000 files.
+const maxIndex = 64 << 20
+
 func (r *reader) sameIndex(ch *change) (bool, error) {
-	if !ch.isIndex() || max(ch.before.size(), ch.after.size()) > MaxIndex {
+	if !ch.isIndex() || max(ch.before.size(), ch.after.size()) > maxIndex {
 		return false, nil
 	}
 	var content [2][]byte
@@ -156,7 +163,7 @@ func (r *reader) sameIndex(ch *change) (bool, error) {
 			return false, err
 		}
 		opened := os.NewFile(uintptr(fd), f.path)
-		content[i], err = io.ReadAll(io.LimitReader(opened, MaxIndex))
+		content[i], err = io.ReadAll(io.LimitReader(opened, maxIndex))
 		opened.Close()
 		if err != nil {
 			return false, err
@@ -248,12 +255,42 @@ func (r *reader) entry(ch *change) Entry {
 	var copied bool
 	e.BaseIno, copied = r.bases.entry(ch)
 	e.CopiedUp = copied && e.Op == Created
-	if e.Path == gitDir+"/index" && r.src.GitIndex != nil {
-		if index, err := io.ReadAll(io.NewSectionReader(r.src.GitIndex, 0, MaxIndex)); err == nil {
-			e.BaseIndex = IndexDigest(index)
+	return e
+}
+
+// links are the changed paths whose files have more names, by the file.
+type links map[linkedFile][]string
+
+type linkedFile struct {
+	root     Root
+	dev, ino uint64
+}
+
+// add notes a change whose file may stand at other paths too.
+func (l *links) add(ch *change) {
+	f := ch.after
+	if f == nil || f.stat.Nlink < 2 || f.isDir() {
+		return
+	}
+	if *l == nil {
+		*l = links{}
+	}
+	id := linkedFile{f.root.name, f.stat.Dev, f.stat.Ino}
+	(*l)[id] = append((*l)[id], ch.path)
+}
+
+// name sets Link in the entries of all names of a file but the first.
+func (l links) name(entries []Entry) {
+	first := map[string]string{}
+	for _, paths := range l {
+		slices.Sort(paths)
+		for _, path := range paths[1:] {
+			first[path] = paths[0]
 		}
 	}
-	return e
+	for i := range entries {
+		entries[i].Link = first[entries[i].Path]
+	}
 }
 
 func (r *reader) ancestors(entries []Entry) map[string]uint64 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 
@@ -32,7 +33,8 @@ type stager struct {
 	noLink, noReflink bool
 	by                map[string]int
 	spent             []spent
-	made              []string // what barrier B1 has to flush, relative to txn
+	shared            map[string]shared // by group of hard links: its first name, staged
+	made              []string          // what barrier B1 has to flush, relative to txn
 }
 
 // spent is a name in the layer whose file is linked into a slot.
@@ -49,6 +51,7 @@ func newStager(p *plan, txn int) *stager {
 		picked: newTree(p.req.Picked),
 		noLink: p.req.KeepLayer,
 		by:     map[string]int{},
+		shared: map[string]shared{},
 	}
 }
 
@@ -94,7 +97,10 @@ func (s *stager) step(index int) error {
 		if e.Before != nil {
 			had = st.Before.Mode
 		}
-		f, id, err := s.one(dir, name, e, had)
+		f, id, err := s.again(dir, name, at, e, finalMode(e.After, had))
+		if err == nil && f.Ino == 0 {
+			f, id, err = s.one(dir, name, e, had)
+		}
 		if err != nil {
 			return fmt.Errorf("stage %q: %w", e.Path, err)
 		}
@@ -142,6 +148,67 @@ func (s *stager) step(index int) error {
 		}
 	}
 	return nil
+}
+
+// shared is a staged file that other entries may be hard links to.
+type shared struct {
+	at    string // relative to txn
+	entry *changeset.Entry
+	mode  uint32
+}
+
+// again stages an entry as a further name of a file that is staged already,
+// which it is in the box too. It returns a zero Ino where it cannot: then the
+// entry gets a file of its own.
+func (s *stager) again(dir int, name, at string, e *changeset.Entry, mode uint32) (f placed, id ident, err error) {
+	if e.After.Type == fsat.Directory {
+		return f, id, nil
+	}
+	group := e.Link
+	if group == "" {
+		group = e.Path
+	}
+	first, ok := s.shared[group]
+	if !ok {
+		s.shared[group] = shared{at, e, mode}
+		return f, id, nil
+	}
+	if e.Link == "" || !s.alike(first, e, mode) {
+		return f, id, nil
+	}
+	slots := newTree(s.txn)
+	defer slots.close()
+	fromDir, fromName, err := slots.parent(first.at)
+	if err == nil {
+		err = link(fromDir, fromName, dir, name)
+	}
+	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EMLINK) || errors.Is(err, unix.EOPNOTSUPP) {
+		// EACCES: beneath a staged directory that has its final mode.
+		return f, id, nil
+	}
+	if err != nil {
+		return f, id, err
+	}
+	st, err := fsat.LstatName(dir, name)
+	f.Ino, f.Type = st.Ino, st.Type
+	return f, identOf(st), err
+}
+
+// alike reports whether two entries are to have all in common. They are one
+// file in the box, but a merge, a choice of hunks or an ACL of the host's may
+// part them.
+func (s *stager) alike(first shared, e *changeset.Entry, mode uint32) bool {
+	for _, e := range []*changeset.Entry{first.entry, e} {
+		if _, merged := s.plan.merged[e]; merged || e.Source == changeset.Picked {
+			return false
+		}
+		if _, acl, err := s.hostACL(e); acl || err != nil {
+			return false
+		}
+	}
+	a, b := first.entry.After, e.After
+	return first.mode == mode && a.Type == b.Type && a.UID == b.UID && a.GID == b.GID && a.Size == b.Size &&
+		a.Target == b.Target && a.Digest == b.Digest && a.Mtime == b.Mtime && maps.EqualFunc(a.Xattrs, b.Xattrs, bytes.Equal)
 }
 
 // one makes the staged form of one entry. A directory is left open for what

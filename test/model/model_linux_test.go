@@ -192,7 +192,7 @@ func (p *place) stdin(s Script) *os.File {
 func (p *place) args(mode Mode) []string {
 	args := []string{"run", "--strategy", p.Strategy.Name, "--json"}
 	switch mode {
-	case Commit, Fail, Memory, Timeout, TooDeep:
+	case Commit, Undone, Fail, Memory, Timeout, TooDeep:
 		args = append(args, "--commit")
 	case KeepTimes:
 		args = append(args, "--commit", "--mtime=keep")
@@ -215,8 +215,12 @@ func (p *place) play(c Case) []string {
 	w.Dir = p.ws
 	first := append(slices.Clone(c.First), Op{Kind: "age", A: ".", N: longAgo})
 	for _, dir := range []string{p.ws, p.control} {
-		if _, err := p.plain(dir, Script{Ops: first}); err != nil {
+		r, err := p.plain(dir, Script{Ops: first})
+		if err != nil {
 			return []string{err.Error()}
+		}
+		if last := r.Replies[len(first)-1]; last.Errno != 0 {
+			return []string{fmt.Sprintf("first tree: %v came to %v", first[len(first)-1], last)}
 		}
 	}
 	soft := snapshot(p.ws, true)
@@ -284,6 +288,18 @@ func (p *place) box(w *lab.World, b Box) (problems []string, goOn bool) {
 			return fail("%v", c)
 		}
 	}
+	if b.Mode == Undone {
+		if u := w.RunWith(lab.Options{}, "undo"); out.Committed && u.Code != 0 {
+			return fail("%v", u)
+		}
+		now := snapshot(p.ws, true)
+		if _, was := before[".hutch"]; !was { // it is made in the workspace
+			b, n := before["."], now["."]
+			b.Nlink, n.Nlink = 0, 0
+			before["."], now["."] = b, n
+		}
+		return append(problems, untouched(before.without(".hutch"), now.without(".hutch"))...), true
+	}
 	if !b.Mode.promotes() {
 		// What the box did is the same whatever becomes of it.
 		return append(problems, untouched(before, snapshot(p.ws, true))...), true
@@ -305,9 +321,18 @@ func (p *place) box(w *lab.World, b Box) (problems []string, goOn bool) {
 	if diff := compare("the box's view", report.View.without(".hutch"), plain.View); diff != nil {
 		return diff, false
 	}
+	if p.Strategy.Name != "overlay" { // which shows other numbers of inodes
+		all := func(string) bool { return true }
+		if diff := compareLinks("the box's view", report.View.groups(all), plain.View.groups(all)); diff != nil {
+			return diff, false
+		}
+	}
 	control, after := snapshot(p.control, true), snapshot(p.ws, true)
 	want, lossy := expected(before, control, out)
 	problems = append(problems, compare("promoted", after.without(".hutch"), want)...)
+	problems = append(problems, compareGroups(before, control, after, want)...)
+	everything := func(path string) bool { return !strings.HasPrefix(path, ".hutch") }
+	lossy = lossy || len(compareLinks("", after.groups(everything), control.groups(everything))) > 0
 	problems = append(problems, compareLists(out, before.without(".hutch"), want)...)
 	problems = append(problems, compareTimes(b.Mode, before, control, after, want, start)...)
 	if problems != nil || lossy {
@@ -367,6 +392,25 @@ func expected(before, control Tree, out lab.Outcome) (want Tree, lossy bool) {
 		}
 	}
 	return want, len(skipped) > 0
+}
+
+// compareGroups checks hard links after a promotion: paths whose content was
+// promoted are one file if they are in the box, and what kept its content is
+// one file with what it was before.
+func compareGroups(before, control, after, want Tree) []string {
+	promoted := func(path string) bool {
+		b, had := before[path]
+		w, has := want[path]
+		return has && !w.special() && (!had || b.kind() != w.kind() || b.Content != w.Content || b.Target != w.Target)
+	}
+	kept := func(path string) bool {
+		b, had := before[path]
+		w, has := want[path]
+		return had && has && b.differs(w) == "" && !strings.HasPrefix(path, ".hutch")
+	}
+	return append(
+		compareLinks("promoted", after.groups(promoted), control.groups(promoted)),
+		compareLinks("kept", after.groups(kept), before.groups(kept))...)
 }
 
 // asJSON is a path as JSON shows it: each byte that is not UTF-8 is replaced.
@@ -471,7 +515,7 @@ func compareTimes(mode Mode, before, control, after, want Tree, start int64) []s
 	for i := 1; i < len(order); i++ {
 		x, y := order[i-1], order[i]
 		if x.box < y.box && (x.host > y.host || x.host == y.host && x.box < start) {
-			problems = append(problems, fmt.Sprintf("%s was older than %s and is not any more", short(x.path), short(y.path)))
+			problems = append(problems, fmt.Sprintf("%s was older than %s and is not any more: %d and %d became %d and %d", short(x.path), short(y.path), x.box, y.box, x.host, y.host))
 		}
 	}
 	return problems

@@ -518,12 +518,18 @@ func eachFile(root string, down, up func(dir int, name string, st *unix.Stat_t) 
 				}
 			}
 			if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-				sub, err := unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-				if err != nil {
-					return err
+				closed := st.Mode&0o500 != 0o500
+				if closed {
+					unix.Fchmodat(fd, name, st.Mode&0o7777|0o500, 0)
 				}
-				err = walk(sub)
-				unix.Close(sub)
+				sub, err := unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+				if err == nil {
+					err = walk(sub)
+					unix.Close(sub)
+				}
+				if closed && down == nil {
+					unix.Fchmodat(fd, name, st.Mode&0o7777, 0)
+				}
 				if err != nil {
 					return err
 				}

@@ -246,34 +246,31 @@ func compare(what string, got, want Tree) []string {
 			out = append(out, fmt.Sprintf("%s: %s should not be there", what, short(path)))
 		}
 	}
-	if !links {
-		return out
-	}
-	return append(out, compareLinks(what, got, want)...)
+	return out
 }
 
-// compareLinks compares which names are one file.
-func compareLinks(what string, got, want Tree) []string {
-	g, w := got.groups(), want.groups()
+// compareLinks compares which names are one file, and names what differs.
+func compareLinks(what string, got, want map[string]bool) []string {
 	var out []string
-	for _, group := range slices.Sorted(maps.Keys(w)) {
-		if !g[group] {
+	for _, group := range slices.Sorted(maps.Keys(want)) {
+		if !got[group] {
 			out = append(out, fmt.Sprintf("%s: %s are not one file", what, group))
 		}
 	}
-	for _, group := range slices.Sorted(maps.Keys(g)) {
-		if !w[group] {
+	for _, group := range slices.Sorted(maps.Keys(got)) {
+		if !want[group] {
 			out = append(out, fmt.Sprintf("%s: %s are one file and should not be", what, group))
 		}
 	}
 	return out
 }
 
-// groups lists the names of each file that has several in the tree.
-func (t Tree) groups() map[string]bool {
+// groups lists the names of each file that has several in the tree, of those
+// that pass.
+func (t Tree) groups(pass func(path string) bool) map[string]bool {
 	names := map[[2]uint64][]string{}
 	for path, n := range t {
-		if !n.isDir() && n.Nlink > 1 {
+		if !n.isDir() && n.Nlink > 1 && pass(path) {
 			id := [2]uint64{n.Dev, n.Ino}
 			names[id] = append(names[id], short(path))
 		}

@@ -397,6 +397,20 @@ func TestForgedTrees(t *testing.T) {
 	}
 }
 
+// TestTagThatLies calls a tree a blob, so that nobody would look into it.
+func TestTagThatLies(t *testing.T) {
+	git := newTestRepo(t)
+	git.write("f", "x")
+	git.commit("one")
+	tree := git.git("rev-parse", "HEAD^{tree}")
+	tag := []byte("object " + tree + "\ntype blob\ntag t\ntagger a <a@b> 0 +0000\n\n")
+	id := SHA1.Name(Tag, tag)
+	plant(t, git, id, fmt.Sprint("tag ", len(tag)), tag)
+	if tree, err := git.open().TreeOf(id); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("tree %v, %v", tree, err)
+	}
+}
+
 func TestUnsupported(t *testing.T) {
 	git := newTestRepo(t)
 	if err := os.Mkdir(filepath.Join(git.path, ".git/reftable"), 0o755); err != nil {

@@ -213,22 +213,25 @@ func (r *Repo) want(id OID, want Kind, limit int64) ([]byte, error) {
 	return content, err
 }
 
-// Peel follows tags and returns the object at their end.
+// Peel follows tags and returns the object at their end, which must be of the kind
+// that they say.
 func (r *Repo) Peel(id OID) (OID, Kind, error) {
 	const longest = 100 // tags of tags
+	said := Kind(0)
 	for range longest {
 		kind, content, err := r.Object(id, maxObject)
-		if err != nil || kind != Tag {
-			return id, kind, err
-		}
-		target, want, err := parseTag(r.format, content)
 		if err != nil {
-			return "", 0, fmt.Errorf("git object %v: %w", id, err)
+			return "", 0, err
 		}
-		if want != Tag {
-			return target, want, nil
+		if said != 0 && kind != said {
+			return "", 0, fmt.Errorf("git object %v: %w", id, corrupt("a %v that a tag calls a %v", kind, said))
 		}
-		id = target
+		if kind != Tag {
+			return id, kind, nil
+		}
+		if id, said, err = parseTag(r.format, content); err != nil {
+			return "", 0, fmt.Errorf("git tag: %w", err)
+		}
 	}
 	return "", 0, fmt.Errorf("git object %v: %w", id, corrupt("a tag of too many tags"))
 }

@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -35,6 +36,7 @@ type Finder struct {
 	repo      *gitdb.Repo
 	index     *gitdb.Index
 	branch    Branch
+	headTree  func() (gitdb.OID, error) // "" on an unborn branch
 }
 
 // NewFinder reads the index of the host's repository. The workspace's descriptor
@@ -44,7 +46,14 @@ func NewFinder(workspaceFD int, repo *gitdb.Repo, branch Branch) (*Finder, error
 	if err != nil {
 		return nil, fmt.Errorf("find bases: %w", err)
 	}
-	return &Finder{workspaceFD, repo, index, branch}, nil
+	headTree := func() (gitdb.OID, error) {
+		head, err := repo.Head()
+		if err != nil || head == "" {
+			return "", err
+		}
+		return repo.TreeOf(head)
+	}
+	return &Finder{workspaceFD, repo, index, branch, sync.OnceValues(headTree)}, nil
 }
 
 // Why the base of a file is unknown.
@@ -125,15 +134,11 @@ func (f *Finder) byDigest(path, digest string) ([]byte, error) {
 	if entry, ok := f.index.Find(path); ok && entry.Mode&gitdb.ModeType == gitdb.ModeFile {
 		blobs = append(blobs, entry.ID)
 	}
-	head, err := f.repo.Head()
+	tree, err := f.headTree()
 	if err != nil {
 		return nil, err
 	}
-	if head != "" {
-		tree, err := f.repo.TreeOf(head)
-		if err != nil {
-			return nil, err
-		}
+	if tree != "" {
 		entry, ok, err := f.repo.FileIn(tree, path)
 		if err != nil {
 			return nil, err

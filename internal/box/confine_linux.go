@@ -153,6 +153,9 @@ func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
 	} else if r.branch, err = workspace.Make(ctx, workspace.Request{Workspace: r.ws, Strategy: strategy, BoxFD: r.dir.fd, BoxPath: r.dir.path}); err != nil {
 		return err
 	}
+	if err := r.keepBase(ctx); err != nil {
+		return err
+	}
 	r.out.CloneDurationMicros = time.Since(start).Microseconds()
 	r.out.Strategy = string(strategy)
 	if n := r.branch.FilesCloned; n >= 0 {

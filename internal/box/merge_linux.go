@@ -2,6 +2,7 @@ package box
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 
@@ -16,9 +17,51 @@ import (
 )
 
 // merger returns what merges the files that both sides changed, and what lets
-// go of it. Without a repository of the workspace every merge says why there is
-// none.
+// go of it. What both began with is the base that the branch kept, or what git
+// has; a merge without either says why there is none.
 func (d *delivery) merger() (promote.MergeFunc, func()) {
+	branch, labels := d.branch(), merge.Labels{Ours: "workspace", Theirs: "box " + d.dir.id}
+	known, release := d.gitMerger(branch, labels)
+	base := d.records(baseName + "/manifest")
+	if base == nil || branch.Record == nil {
+		return known, release
+	}
+	return func(path string, e *changeset.Entry, host, box []byte) ([]byte, bool, string) {
+		was, is := base[path], branch.Record(path)
+		// Both copies are of the same state of the file, or neither is known to
+		// be what the box began with.
+		if was == nil || is == nil || was.HostIno != is.HostIno || was.Copy.Size != is.Copy.Size || was.Copy.Mtime != is.Copy.Mtime {
+			return known(path, e, host, box)
+		}
+		text, err := d.dir.readFile(baseName + "/tree/" + path)
+		if err != nil {
+			return known(path, e, host, box)
+		}
+		return merge.Sides(text, host, box, labels)
+	}, release
+}
+
+const baseName = "base"
+
+// keepBase makes a second copy of the workspace for a change that shall be
+// merged: the command writes into the first. An overlay has no need and no way.
+func (r *run) keepBase(ctx context.Context) error {
+	if r.OnConflict != promote.Merge || r.branch.Form != changeset.Tree {
+		return nil
+	}
+	if err := unix.Mkdirat(r.dir.fd, baseName, 0o700); err != nil {
+		return stateError(err)
+	}
+	fd, err := fsat.OpenDir(r.dir.fd, baseName)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	_, err = workspace.Make(ctx, workspace.Request{Workspace: r.ws, Strategy: r.branch.Strategy, BoxFD: fd, BoxPath: r.dir.path + "/" + baseName})
+	return err
+}
+
+func (d *delivery) gitMerger(branch merge.Branch, labels merge.Labels) (promote.MergeFunc, func()) {
 	dirs, release, err := gitDirs(d.ws)
 	if err == nil && len(dirs) == 0 {
 		err = errors.New("there is no git repository at the top of the workspace")
@@ -29,8 +72,8 @@ func (d *delivery) merger() (promote.MergeFunc, func()) {
 			closeDirs := release
 			release = func() { repo.Close(); closeDirs() }
 			var finder *merge.Finder
-			if finder, err = merge.NewFinder(d.ws.FD, repo, d.branch()); err == nil {
-				return promote.MergeFunc(finder.Merge(merge.Labels{Ours: "workspace", Theirs: "box " + d.dir.id})), release
+			if finder, err = merge.NewFinder(d.ws.FD, repo, branch); err == nil {
+				return promote.MergeFunc(finder.Merge(labels)), release
 			}
 		}
 	}
@@ -41,20 +84,27 @@ func (d *delivery) merger() (promote.MergeFunc, func()) {
 // branch is what is known of the workspace as the box saw it.
 func (d *delivery) branch() merge.Branch {
 	b := merge.Branch{Stamp: d.stamp.T, Seen: func(e *changeset.Entry) bool { return e.BaseCtime != nil && e.BaseCtime.Before(d.stamp.T) }}
-	text, err := d.dir.readFile("manifest")
+	if records := d.records("manifest"); records != nil { // an overlay has none
+		b.Record = func(path string) *changeset.Record { return records[path] }
+	}
+	return b
+}
+
+// records reads a manifest in the box's directory; nil where there is none.
+func (d *delivery) records(name string) map[string]*changeset.Record {
+	text, err := d.dir.readFile(name)
 	if err != nil {
-		return b // an overlay has none
+		return nil
 	}
 	records, err := changeset.ReadManifest(bytes.NewReader(text))
 	if err != nil {
-		return b
+		return nil
 	}
 	byPath := make(map[string]*changeset.Record, len(records))
 	for i := range records {
 		byPath[records[i].Path] = &records[i]
 	}
-	b.Record = func(path string) *changeset.Record { return byPath[path] }
-	return b
+	return byPath
 }
 
 // gitDirs opens the git directories of the workspace: its own, or, of a linked

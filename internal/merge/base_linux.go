@@ -263,15 +263,6 @@ func (f *Finder) Merge(labels Labels) func(path string, e *changeset.Entry, host
 		if err != nil {
 			return nil, false, "what both began with is unknown: " + err.Error()
 		}
-		merged, conflicts, err := Text(base, host, box, labels)
-		switch {
-		case err != nil:
-			return nil, false, err.Error()
-		case conflicts == 1:
-			return merged, false, "the changes conflict in 1 place"
-		case conflicts > 1:
-			return merged, false, fmt.Sprintf("the changes conflict in %d places", conflicts)
-		}
-		return merged, true, ""
+		return Sides(base, host, box, labels)
 	}
 }

@@ -135,3 +135,17 @@ func (t *texts) conflict(out *bytes.Buffer, we, they []rune, labels Labels) {
 	out.WriteString(">>>>>>> " + labels.Theirs + lineEnd)
 	put(we[len(we)-tail:])
 }
+
+// Sides merges as [Text] does, and says in words why a merge is not clean.
+func Sides(base, ours, theirs []byte, labels Labels) (merged []byte, clean bool, why string) {
+	merged, conflicts, err := Text(base, ours, theirs, labels)
+	switch {
+	case err != nil:
+		return nil, false, err.Error()
+	case conflicts == 1:
+		return merged, false, "the changes conflict in 1 place"
+	case conflicts > 1:
+		return merged, false, fmt.Sprintf("the changes conflict in %d places", conflicts)
+	}
+	return merged, true, ""
+}

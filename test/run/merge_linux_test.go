@@ -95,3 +95,22 @@ func TestMergeDuringTheRun(t *testing.T) {
 		}
 	})
 }
+
+// A copied tree keeps what both began with, when it is asked to in time.
+func TestMergeWithAKeptBase(t *testing.T) {
+	lab.Each(t, func(t *testing.T, w *lab.World) {
+		if w.Strategy.Name == "overlay" {
+			return // has git's knowledge only: TestMergeWithoutABase
+		}
+		w.Sample()
+		w.Write("file.txt", original)
+		out, r := w.JSON("--preserve", "--on-conflict", "merge", "--", "sh", "-c", "sed -i 's/^two$/TWO (box)/' file.txt")
+		w.Want(r, 0)
+		w.Write("file.txt", strings.Replace(original, "nine", "NINE (host)", 1))
+		w.Want(w.Run("commit", out.ID, "--on-conflict", "merge"), 0)
+		want := strings.NewReplacer("two", "TWO (box)", "nine", "NINE (host)").Replace(original)
+		if got := w.Read("file.txt"); got != want {
+			t.Errorf("merged into %q", got)
+		}
+	})
+}

@@ -76,8 +76,10 @@ cross: boxinit ## compile for darwin and windows, vet for linux on arm64
 proof: deps build ## the tests in their long versions
 	@HUTCH_PROOF=1 $(GO) run ./test/runner -timeout 60m $(TESTFLAGS)
 
-bench: deps build ## time a cold run beside bubblewrap
+bench: deps build ## time a cold run, diffs and promotions beside the bare thing
 	@$(GO) run ./bench/cold
+	@$(GO) run ./bench/diff
+	@if [ "$$(id -u)" = 0 ]; then $(GO) run ./bench/promote; else echo "bench/promote needs root to mount what it measures on"; fi
 
 clean: ## remove what the build made
 	rm -rf bin build $(BOXINIT)

@@ -30,7 +30,11 @@ type place struct {
 	layer string // --layer-dir, "" for the state directory
 	uid   int    // who runs hutch; -1 is whoever runs the test
 	bin   string
-	env   []string
+	// ownDisk says that the workspace is on a disk that this very process
+	// serves. A child that is being forked must not touch that: Go cannot
+	// stop for garbage collection meanwhile, and if it has to, neither goes on.
+	ownDisk bool
+	env     []string
 }
 
 // scratch makes a directory in memory where that holds xattrs, since to kill a
@@ -79,6 +83,9 @@ func check(t testing.TB, err error) {
 func (p *place) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(p.bin, args...)
 	cmd.Dir = p.ws
+	if p.ownDisk {
+		cmd = exec.Command("sh", append([]string{"-c", `cd "$0" && exec "$@"`, p.ws, p.bin}, args...)...)
+	}
 	cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + p.base + "/home", "XDG_STATE_HOME=" + p.state,
 		"TMPDIR=" + p.base + "/tmp", "LANG=C.UTF-8", "TERM=dumb",

@@ -246,3 +246,104 @@ func (p *place) arrived(e ends) (is string, err error) {
 	}
 	return is, nil
 }
+
+// undoWalk disturbs an undo of a commit at each of its calls.
+func undoWalk(t *testing.T, base string, step int, disturb act, judge func(p *place, e ends, tr *tracer, out string) (string, error)) {
+	t.Helper()
+	e := learn(t, base+"/learn", func(base string) *place { return newPlace(t, base) })
+	make := func() *place {
+		p := newPlace(t, base+"/p")
+		p.must("commit", "--mtime=keep", p.keepBox())
+		return p
+	}
+	p := make()
+	calm, out := p.traced(func(int, string) act { return act{} }, "undo")
+	if !calm.status.Exited() || calm.status.ExitStatus() != 0 || calm.calls < 40 || e.is(p.snap()) != "old" {
+		t.Fatalf("undisturbed: %v after %d calls: %s\nthe workspace is %s", calm.status, calm.calls, out, e.is(p.snap()))
+	}
+	purge(p.base)
+	var sum tally
+	for n := 1; n <= calm.calls; n += step {
+		p := make()
+		tr, out := p.traced(on(n, disturb), "undo")
+		if tr.calls >= n {
+			is, err := judge(p, e, tr, out)
+			if err == nil {
+				err = p.undone(e, is)
+			}
+			if err != nil {
+				t.Fatalf("call %d of undo (%s) %+v: %v\noutput: %s", n, tr.names[n-1], disturb, err, out)
+			}
+			sum.add(is, tr.names[n-1])
+		}
+		purge(p.base)
+	}
+	sum.report(t, false)
+}
+
+// undone checks that a workspace in which an undo was disturbed is as good as
+// any: what still stands can be undone, and the receipts say what was.
+func (p *place) undone(e ends, is string) error {
+	if is == "new" {
+		if code, out := p.hutch("undo"); code != 0 {
+			return fmt.Errorf("the promotion stands, but undo: exit %d: %s", code, out)
+		}
+	}
+	if now := e.is(p.snap()); now != "old" {
+		return fmt.Errorf("the workspace was %s; undone it is %s", is, now)
+	}
+	if code, out := p.hutch("receipts", "verify"); code != 0 {
+		return fmt.Errorf("receipts: exit %d: %s", code, out)
+	}
+	_, out := p.hutch("receipts", "list")
+	if n := strings.Count(out, `"undid":`); n != 1 {
+		return fmt.Errorf("the undo has %d receipts:\n%s", n, out)
+	}
+	return nil
+}
+
+// TestKilledUndo kills an undo before each call that changes the disk.
+func TestKilledUndo(t *testing.T) {
+	undoWalk(t, scratch(t), stride(5), act{kill: true}, func(p *place, e ends, tr *tracer, out string) (string, error) {
+		if !tr.status.Signaled() {
+			return "", fmt.Errorf("hutch was not killed: %v", tr.status)
+		}
+		if code, out := p.hutch("recover"); code != 0 {
+			return "", fmt.Errorf("recover: exit %d: %s", code, out)
+		}
+		is := e.is(p.snap())
+		if is != "old" && is != "new" {
+			return is, fmt.Errorf("the workspace is %s", is)
+		}
+		return is, nil
+	})
+}
+
+// TestFailedUndo makes each call of an undo fail once.
+func TestFailedUndo(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO, syscall.EACCES} {
+		t.Run(fmt.Sprint(int(errno)), func(t *testing.T) {
+			undoWalk(t, scratch(t), stride(7), act{fail: errno}, func(p *place, e ends, tr *tracer, out string) (string, error) {
+				if !tr.status.Exited() {
+					return "", fmt.Errorf("hutch ended by %v", tr.status.Signal())
+				}
+				is := e.is(p.snap())
+				switch code := tr.status.ExitStatus(); {
+				case is != "old" && is != "new":
+					return is, fmt.Errorf("exit %d, the workspace is %s", code, is)
+				case is == "new" && code == 0:
+					return is, fmt.Errorf("hutch exited 0, but nothing is undone")
+				case is == "old" && code != 0 && !strings.Contains(out, "undone"):
+					return is, fmt.Errorf("the workspace is old, but hutch exited %d and did not say so", code)
+				}
+				if code, out := p.hutch("recover"); code != 0 {
+					return is, fmt.Errorf("recover: exit %d: %s", code, out)
+				}
+				if now := e.is(p.snap()); now != is {
+					return is, fmt.Errorf("left %s, recovery made it %s", is, now)
+				}
+				return is, nil
+			})
+		})
+	}
+}

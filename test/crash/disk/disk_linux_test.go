@@ -64,7 +64,15 @@ func TestFlushArrives(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	unix.Sync()
+	root, err := unix.Open(at, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = unix.Syncfs(root)
+	unix.Close(root)
+	if err != nil {
+		t.Fatal(err)
+	}
 	l.Start()
 	content := bytes.Repeat([]byte("needle.."), 512)
 	f, err := os.Create(at + "/f")

@@ -100,7 +100,7 @@ func commitWalk(t *testing.T, base string, step int, disturb act, judge func(p *
 		}
 		purge(p.base)
 	}
-	sum.report(t, disturb.tear)
+	sum.report(t, disturb.tear || disturb.fail != 0)
 }
 
 // TestKilledCommit kills a commit before each call that changes the disk, and in
@@ -146,7 +146,7 @@ func TestFailedCommit(t *testing.T) {
 					return is, fmt.Errorf("hutch exited 0, but the workspace is old")
 				case is != "old" && is != "new":
 					return is, fmt.Errorf("exit %d, the workspace is %s", code, is)
-				case code != 0 && strings.Count(out, "\n") != 1:
+				case code != 0 && strings.Count(out, "\n")-strings.Count(out, "hutch: note: ") != 1:
 					return is, fmt.Errorf("exit %d without one line that says why", code)
 				case is == "new" && code != 0 && !strings.Contains(out, "was promoted") && !strings.Contains(out, "has arrived"):
 					return is, fmt.Errorf("the workspace is new, but hutch exited %d and did not say so", code)
@@ -157,6 +157,7 @@ func TestFailedCommit(t *testing.T) {
 				if now := e.is(p.snap()); now != is {
 					return is, fmt.Errorf("exit %d left the workspace %s; recovery made it %s", code, is, now)
 				}
+				p.tookBack = true
 				return is, p.consistent(e, id, is)
 			})
 		})
@@ -278,7 +279,7 @@ func undoWalk(t *testing.T, base string, step int, disturb act, judge func(p *pl
 		}
 		purge(p.base)
 	}
-	sum.report(t, false)
+	sum.report(t, disturb.fail != 0)
 }
 
 // undone checks that a workspace in which an undo was disturbed is as good as

@@ -14,8 +14,10 @@ import (
 	"context"
 
 	"hutch/internal/box"
+	"hutch/internal/guard"
 	"hutch/internal/jail"
 	"hutch/internal/outcome"
+	"hutch/internal/promote"
 	"hutch/internal/workspace"
 )
 
@@ -23,6 +25,28 @@ import (
 // default of the command line, but for Timeout, OutputLimit and Return, which
 // are unlimited and nothing; see Defaults.
 type Options = box.Request
+
+// Promotion says which part of a change is promoted, and how.
+type Promotion = box.Promotion
+
+// Finding is a path of a change that someone else would run: Tier "hold" is
+// not promoted until it is allowed.
+type Finding = guard.Finding
+
+// Conflict is a path that both the box and the host changed.
+type Conflict = promote.Conflict
+
+// Mode says what becomes of a conflict.
+type Mode = promote.Mode
+
+// The modes: nothing is promoted; the workspace's side stays; the box's side
+// is taken; contents are merged.
+const (
+	Fail   = promote.Fail
+	Ours   = promote.Ours
+	Theirs = promote.Theirs
+	Merge  = promote.Merge
+)
 
 // Limits bound a box: memory in bytes, processes, processors.
 type Limits = jail.Limits

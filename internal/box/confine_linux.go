@@ -208,7 +208,7 @@ func (r *run) target() (policy.User, error) {
 func (r *run) jail() (*policy.Box, error) {
 	b := &policy.Box{
 		Privileged: r.privileged, Trusted: r.trusted,
-		Network: r.Network, Hostname: "hutch", LandlockABI: landlockABI(), Filter: filter.Default(),
+		Network: r.Network, Hostname: "hutch", LandlockABI: landlockABI(), Filter: filter.Default(), Notify: filter.Notify(),
 	}
 	if b.LandlockABI == 0 {
 		r.missing("landlock")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -153,7 +154,21 @@ func isDir(e *changeset.Entry) bool {
 }
 
 // judge asks the guard about the part.
-func (d *delivery) judge() ([]guard.Finding, error) { return nil, nil }
+func (d *delivery) judge() ([]guard.Finding, error) {
+	rules, err := guard.Load(configFile(), d.ws.FD)
+	if err != nil {
+		return nil, err
+	}
+	home, _ := os.UserHomeDir()
+	findings, err := guard.Judge(guard.Request{
+		Changes: d.part, Layer: d.layer, Picked: d.picked, Workspace: d.ws.FD, WorkspacePath: d.ws.Path, Home: home,
+		SearchPath: filepath.SplitList(os.Getenv("PATH")), Rules: rules, Allow: d.Allow, Protect: d.Protect,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("the handoff guard cannot judge the change: %w", err)
+	}
+	return findings, nil
+}
 
 // apply promotes what was chosen.
 func (d *delivery) apply(id string, receipt []byte) error {

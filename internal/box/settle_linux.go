@@ -163,7 +163,7 @@ func (r *run) read() error {
 
 func (r *run) readChanges(git bool) (*changeset.Changeset, error) {
 	source := changeset.Source{
-		Form: r.branch.Form, Layer: r.layer, Workspace: r.ws.FD, Git: git,
+		Form: r.branch.Form, Layer: r.layer, Workspace: r.ws.FD, Git: git, GitIndex: r.ws.GitIndex,
 		XattrPrefix: xattrPrefix(r.trusted), Merged: r.result.Workspace, Manifest: -1,
 	}
 	if r.branch.Manifest != "" {

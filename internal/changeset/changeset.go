@@ -1,6 +1,10 @@
 package changeset
 
-import "hutch/internal/fsat"
+import (
+	"os"
+
+	"hutch/internal/fsat"
+)
 
 // Op says what happened to a path.
 type Op string
@@ -60,6 +64,10 @@ type Entry struct {
 	// the change there (Rebase). It is compared exactly, and the branch's stamp
 	// no longer counts. Nil for all else.
 	BaseCtime *fsat.Time `json:"base_ctime,omitempty"`
+	// BaseIndex is the digest of what an index of git meant when the branch
+	// was made (IndexDigest): `git status` rewrites the file, and means no
+	// change by it. "" when unknown, and for all else.
+	BaseIndex string `json:"base_index,omitempty"`
 	// Link names the first of the entries whose files are one file in the
 	// box, where this is another of them: a hard link. It stands for the
 	// group, so it may name an entry that is not there. "" for none.
@@ -125,6 +133,10 @@ type Source struct {
 
 	// Tree only: the manifest that workspace.Branch wrote, open for reading.
 	Manifest int
+
+	// GitIndex is .git/index as the branch saw it, open for reading; nil when
+	// that is not known.
+	GitIndex *os.File
 
 	// Git includes .git, which is otherwise left out (GitChanged tells).
 	Git bool

@@ -69,6 +69,7 @@ var anyChangeset = rapid.Custom(func(t *rapid.T) *Changeset {
 			ctime := anyTime.Draw(t, "base ctime")
 			e.BaseCtime = &ctime
 		}
+		e.BaseIndex = rapid.SampledFrom([]string{"", "blake3:00"}).Draw(t, "index")
 		e.CopiedUp = rapid.Bool().Draw(t, "copied up")
 		c.Entries = append(c.Entries, e)
 		if c.Ancestors == nil {

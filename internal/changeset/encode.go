@@ -10,7 +10,7 @@ import (
 	"hutch/internal/fsat"
 )
 
-const encodeMagic = "hutchcs\x03"
+const encodeMagic = "hutchcs\x04"
 
 var (
 	opCodes   = []Op{Created, Modified, Deleted}
@@ -35,6 +35,7 @@ func (c *Changeset) Encode(w io.Writer) error {
 		if entry.BaseCtime != nil {
 			e.time(*entry.BaseCtime)
 		}
+		e.text(entry.BaseIndex)
 		e.text(entry.Link)
 		e.bool(entry.CopiedUp)
 		e.endRecord()
@@ -165,6 +166,7 @@ func (d *decoder) entry() Entry {
 		ctime := d.time()
 		e.BaseCtime = &ctime
 	}
+	e.BaseIndex = d.text()
 	if e.Link = d.text(); e.Link != "" {
 		if e.After == nil || e.Link >= e.Path || fsat.Check(e.Link) != nil {
 			d.fail("%q cannot be a link to %q", e.Path, e.Link)

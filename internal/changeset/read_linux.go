@@ -35,7 +35,6 @@ func Read(src Source) (*Changeset, error) {
 
 const (
 	hutchDir = ".hutch"
-	gitDir   = ".git"
 	dsStore  = ".DS_Store"
 )
 
@@ -101,12 +100,13 @@ func (r *reader) read() (*Changeset, error) {
 		if ch.same() {
 			continue
 		}
+		if same, err := r.sameIndex(ch); err != nil {
+			return nil, err
+		} else if same {
+			continue
+		}
 		if ch.git {
-			sameIndex, err := r.sameIndex(ch)
-			if err != nil {
-				return nil, err
-			}
-			r.gitChanged = r.gitChanged || !sameIndex
+			r.gitChanged = true
 			continue
 		}
 		c.Entries = append(c.Entries, r.entry(ch))
@@ -139,18 +139,14 @@ func isHutch(path string) bool {
 	return slices.Contains(strings.Split(path, "/"), hutchDir)
 }
 
-// isIndex reports whether the change is of an index of git, a submodule's and a
-// worktree's too: its bytes change without a change of meaning.
+// isIndex reports whether the change is of an index of git, whose bytes change
+// without a change of meaning.
 func (ch *change) isIndex() bool {
-	_, name := fsat.Split(ch.path)
-	return ch.git && name == "index" && ch.before != nil && ch.after != nil && ch.before.plain() && ch.after.plain()
+	return IsIndex(ch.path) && ch.before != nil && ch.after != nil && ch.before.plain() && ch.after.plain()
 }
 
-// maxIndex bounds what is read to compare two indexes: some 500,000 files.
-const maxIndex = 64 << 20
-
 func (r *reader) sameIndex(ch *change) (bool, error) {
-	if !ch.isIndex() || max(ch.before.size(), ch.after.size()) > maxIndex {
+	if !ch.isIndex() || max(ch.before.size(), ch.after.size()) > MaxIndex {
 		return false, nil
 	}
 	var content [2][]byte
@@ -163,7 +159,7 @@ func (r *reader) sameIndex(ch *change) (bool, error) {
 			return false, err
 		}
 		opened := os.NewFile(uintptr(fd), f.path)
-		content[i], err = io.ReadAll(io.LimitReader(opened, maxIndex))
+		content[i], err = io.ReadAll(io.LimitReader(opened, MaxIndex))
 		opened.Close()
 		if err != nil {
 			return false, err
@@ -255,6 +251,11 @@ func (r *reader) entry(ch *change) Entry {
 	var copied bool
 	e.BaseIno, copied = r.bases.entry(ch)
 	e.CopiedUp = copied && e.Op == Created
+	if e.Path == gitDir+"/index" && r.src.GitIndex != nil {
+		if index, err := io.ReadAll(io.NewSectionReader(r.src.GitIndex, 0, MaxIndex)); err == nil {
+			e.BaseIndex = IndexDigest(index)
+		}
+	}
 	return e
 }
 

@@ -70,6 +70,7 @@ type Request struct {
 	// Layer and Workspace are open directories: the layer that the changeset
 	// was read from, and the workspace.
 	Layer, Workspace int
+	Picked           int // as in changeset.Trees
 	// WorkspacePath is the workspace's absolute path without symlinks; Home
 	// the user's home directory, "" for none; SearchPath the user's PATH.
 	WorkspacePath string

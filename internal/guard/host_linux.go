@@ -20,13 +20,13 @@ import (
 // error means that the change was not judged to the end, and must not be
 // promoted.
 func Judge(r Request) ([]Finding, error) {
-	return judgeOn(r, &descriptors{layer: r.Layer, workspace: r.Workspace, path: r.WorkspacePath})
+	return judgeOn(r, &descriptors{layer: r.Layer, workspace: r.Workspace, picked: r.Picked, path: r.WorkspacePath})
 }
 
 // descriptors is the real host, reached from two open directories.
 type descriptors struct {
-	layer, workspace int
-	path             string // of the workspace
+	layer, workspace, picked int
+	path                     string // of the workspace
 }
 
 func (d *descriptors) open(dir int, path string, flags int) (int, error) {
@@ -40,8 +40,11 @@ func (d *descriptors) open(dir int, path string, flags int) (int, error) {
 
 func (d *descriptors) read(root changeset.Root, path string) ([]byte, error) {
 	dir := d.workspace
-	if root == changeset.Layer {
+	switch root {
+	case changeset.Layer:
 		dir = d.layer
+	case changeset.Picked:
+		dir = d.picked
 	}
 	fd, err := d.open(dir, path, unix.O_RDONLY)
 	if err != nil {

@@ -101,13 +101,21 @@ func (l *look) environment() (dir string, found, fresh bool) {
 			e := l.j.find(config)
 			return dir, true, e != nil && e.Before == nil
 		}
+		// Tools look for an interpreter in a directory of such a name, whatever
+		// else is in it.
+		_, name := fsat.Split(dir)
+		switch fold(name) {
+		case ".venv", "venv", ".env", "env", "virtualenv":
+			e := l.j.find(dir)
+			return dir, true, e != nil && e.Before == nil
+		}
 		if dir == "." {
 			return "", false, false
 		}
 	}
 }
 
-// elsewhere reports whether an absolute path is one of an installation, or one
+// installed reports whether an absolute path is one of an installation, or one
 // that the user cannot write to.
 func (l *look) installed(path string) bool {
 	p, err := l.j.outside(path)

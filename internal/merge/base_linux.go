@@ -15,6 +15,7 @@ import (
 	"hutch/internal/changeset"
 	"hutch/internal/fsat"
 	"hutch/internal/gitdb"
+	"hutch/internal/globs"
 )
 
 // Branch is what is known of the workspace at the time of a branch.
@@ -219,8 +220,8 @@ func (f *Finder) attributes(dir string) (string, error) {
 
 // converts reports whether a line of a gitattributes(5) file may give a filter or
 // an encoding to name, which is relative to the file. Where it is not sure it says
-// yes: all patterns but those for plain names, and macros, are judged by what they
-// begin with.
+// yes: to macros and quoted patterns. A pattern that matches a directory is taken
+// to match what is in it, unlike git's.
 func converts(text, name string) bool {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
@@ -238,20 +239,13 @@ func converts(text, name string) bool {
 }
 
 func mayMatch(pattern, name string) bool {
-	// core.ignoreCase lets git match so.
-	pattern, name = strings.ToLower(pattern), strings.ToLower(name)
-	switch {
-	case strings.HasPrefix(pattern, `"`), strings.HasPrefix(pattern, "[attr]"):
+	if strings.HasPrefix(pattern, `"`) || strings.HasPrefix(pattern, "[attr]") {
 		return true
-	case !strings.Contains(pattern, "/"):
-		ok, err := path.Match(pattern, path.Base(name))
-		return ok || err != nil || strings.ContainsAny(pattern, `[\`)
 	}
-	fixed := strings.TrimPrefix(pattern, "/")
-	if i := strings.IndexAny(fixed, `*?[\`); i >= 0 {
-		fixed = fixed[:i]
-	}
-	return strings.HasPrefix(name, fixed)
+	lower := strings.ToLower(pattern) // core.ignoreCase lets git match so
+	set, err := globs.Parse([]string{pattern})
+	folded, err2 := globs.Parse([]string{lower})
+	return err != nil || err2 != nil || set.Match(name, false) || folded.Match(strings.ToLower(name), false)
 }
 
 // Merge returns a function that merges what the workspace and a box hold of a

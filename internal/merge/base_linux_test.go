@@ -283,7 +283,7 @@ func TestBaseConverted(t *testing.T) {
 // TestConvertsAgainstGit asks git which paths of many have a filter: none of them
 // may be called plain.
 func TestConvertsAgainstGit(t *testing.T) {
-	names := []string{"a", "a.txt", "dir/a", "dir/a.txt", "dir/sub/a", "A.TXT", "b[1].c", "b1.c", "sp ace", "dir/b1.c", `back\slash`}
+	names := []string{"a", "B", "a.txt", "dir/a", "dir/a.txt", "dir/sub/a", "A.TXT", "b[1].c", "b1.c", "sp ace", "dir/b1.c", `back\slash`}
 	filtered := 0
 	for _, pattern := range []string{
 		"a", "*", "*.txt", "/a", "dir/a", "dir/*", "dir/**", "**/a", "dir/**/a", "b[1].c", "b[0-9].c", `b\[1\].c`, `"sp ace"`, "?.txt", "a*", "dir/", "/dir/*.c", "*.[ct]*", "[!b]*", "sub/a", "*/a", `back\\slash`,

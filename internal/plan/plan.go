@@ -47,12 +47,13 @@ const (
 	RAMLayer                      // A: mode, B: uid<<32|gid, C: tag of the descriptor sent; strings: tmpfs options
 	BoundCaps                     // empty bounding set, locked securebits; before IDs
 	Rebind                        // bind a part of the hidden mount; A: mode to make it with, or 0, B: uid<<32|gid; strings: part, path
+	Mover                         // A: bytes, B: MoverRestarts; raw: struct sock_filter[], the filter whose calls the mover answers
 )
 
 var codeNames = [...]string{"", "join cgroup", "unshare", "map ids", "fork", "user namespace", "new root", "make directory", "make file",
 	"make symlink", "bind", "mount tmpfs", "mount overlay", "mount proc", "mount sysfs", "mount devpts", "mount mqueue", "mask", "make read-only",
 	"pivot", "hostname", "loopback", "rlimit", "send descriptor", "set ids", "max_user_namespaces", "drop capabilities", "landlock",
-	"landlock path", "landlock apply", "seccomp", "assert", "serve", "RAM layer", "bound capabilities", "rebind"}
+	"landlock path", "landlock apply", "seccomp", "assert", "serve", "RAM layer", "bound capabilities", "rebind", "mover"}
 
 // String names the step in messages.
 func (c Code) String() string {
@@ -70,6 +71,7 @@ const (
 	AssertReadOnlyRoot = 2
 	AssertNoCaps       = 4
 	ServeOneShot       = 1
+	MoverRestarts      = 1 // signals break off a wait for the mover, as they do before Linux 5.19
 )
 
 // The tags of descriptors that a box hands to its supervisor.

@@ -55,6 +55,7 @@ type Box struct {
 	CgroupFDs   []uint64 // descriptors of cgroup.procs files in boxinit
 	LandlockABI int      // 0: none
 	Filter      []byte   // struct sock_filter[]
+	Notify      []byte   // the same: what the mover has to see
 	NoFile      uint64   // RLIMIT_NOFILE; 0: as it is
 	Memory      int64    // bytes that private files may take; 0: half of the host's
 	Processes   uint64   // RLIMIT_NPROC, where no cgroup limits them; 0: as it is
@@ -336,6 +337,10 @@ func (b *Box) rights(p *plan.Plan) {
 	p.Add(plan.DropCaps, 0, 0, 0)
 	b.landlock(p)
 	p.AddRaw(plan.Seccomp, uint64(len(b.Filter)), 0, 0, b.Filter)
+	if b.Mount.Tree == "" && !b.Trusted {
+		// The workspace is an overlay that cannot rename directories.
+		p.AddRaw(plan.Mover, uint64(len(b.Notify)), 0, 0, b.Notify)
+	}
 	p.Add(plan.Assert, plan.AssertNoUserNS|plan.AssertReadOnlyRoot|plan.AssertNoCaps, 0, 0)
 	p.Add(plan.Serve, plan.ServeOneShot, 0, 0)
 }

@@ -131,3 +131,34 @@ func TestHomeInsideTheWorkspaceIsTheWorkspaces(t *testing.T) {
 		}
 	}
 }
+
+func TestTheMoverIsOnlyWhereTheOverlayCannotRename(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		trusted bool
+		tree    string
+		ram     bool
+		want    bool
+	}{
+		{"overlay", false, "", false, true},
+		{"layer in RAM", false, "", true, true},
+		{"trusted overlay", true, "", false, false},
+		{"copy", false, "/state/tree", false, false},
+	} {
+		b := testBox()
+		b.Trusted, b.Privileged, b.Mount.Tree, b.Notify = c.trusted, c.trusted, c.tree, make([]byte, 8)
+		if c.ram {
+			b.Mount.Upper, b.Mount.Work = "", ""
+		}
+		ops := compiled(t, b)
+		at := slices.IndexFunc(ops, func(op plan.Op) bool { return op.Code == plan.Mover })
+		if (at >= 0) != c.want {
+			t.Errorf("%s: the mover stands at %d", c.name, at)
+		}
+		// The mover must not carry the filter whose calls it answers, and
+		// must have given up everything else.
+		if at >= 0 && at < find(t, ops, plan.Seccomp, "") {
+			t.Errorf("%s: the mover comes before the filter", c.name)
+		}
+	}
+}

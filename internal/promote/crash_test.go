@@ -25,6 +25,7 @@ const (
 	envDir   = "HUTCH_PROMOTE_DIR"
 	envKill  = "HUTCH_PROMOTE_KILL"  // the call before which SIGKILL comes
 	envFail  = "HUTCH_PROMOTE_FAIL"  // the call that fails with EIO
+	envPlain = "HUTCH_PROMOTE_PLAIN" // set: renameat2 knows no flags
 	envDirty = "HUTCH_PROMOTE_DIRTY" // set: an fsync for each file, never syncfs
 )
 
@@ -44,7 +45,10 @@ func child(mode string) int {
 		dirtyKB = none
 	}
 	var calls atomic.Int64
-	fault = func(string) error {
+	fault = func(op string) error {
+		if os.Getenv(envPlain) != "" && (op == "exchange" || op == "noreplace") {
+			return unix.EINVAL
+		}
 		switch calls.Add(1) {
 		case kill:
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
@@ -55,6 +59,7 @@ func child(mode string) int {
 		return nil
 	}
 	s := loadScene(&testing.T{}, os.Getenv(envDir))
+	s.req.Merge = joinLines
 	var err error
 	switch mode {
 	case "apply":
@@ -201,6 +206,56 @@ func TestKillReverse(t *testing.T) {
 		}
 		t.Logf("%d kill points: %v", points, seen)
 	})
+}
+
+// TestKillSettled kills a promotion that merges and takes sides.
+func TestKillSettled(t *testing.T) {
+	base, points, seen := tempDir(t), 0, map[string]int{}
+	for n, killed := 1, true; killed; n++ {
+		s := mixedScene(t, base, nil)
+		for path, box := range map[string]string{"mod.txt": "new content", "ro/f": "new in ro", "dir/a": "a changed"} {
+			check(t, os.WriteFile(s.ws(path), []byte("the host's"), 0o644))
+			host := s.before[path]
+			host.Data = "the host's"
+			s.before[path] = host
+			merged := s.after[path]
+			merged.Data = "the host's+" + box
+			s.after[path] = merged
+		}
+		s.req.OnConflict = Merge
+		s.save(t)
+		killed = runChild(t, s, "apply", n, 0)
+		for m := 1; killed && n%7 == 0 && runChild(t, s, "recover", m, 0); m++ {
+			points++
+		}
+		seen[s.settled(t)]++
+		s.remove(t)
+		points++
+	}
+	t.Logf("%d kill points: %v", points, seen)
+	if seen["before"] == 0 || seen["after"] == 0 {
+		t.Error("one of both was never seen")
+	}
+}
+
+// TestKillWithoutExchange kills where renameat2 knows no flags.
+func TestKillWithoutExchange(t *testing.T) {
+	t.Setenv(envPlain, "1")
+	base, points, seen := tempDir(t), 0, map[string]int{}
+	for n, killed := 1, true; killed; n++ {
+		s := mixedScene(t, base, nil)
+		killed = runChild(t, s, "apply", n, 0)
+		for m := 1; killed && n%3 == 0 && runChild(t, s, "recover", m, 0); m += 2 {
+			points++
+		}
+		seen[s.settled(t)]++
+		s.remove(t)
+		points++
+	}
+	t.Logf("%d kill points: %v", points, seen)
+	if seen["before"] == 0 || seen["after"] == 0 {
+		t.Error("one of both was never seen")
+	}
 }
 
 // stride thins out the long tests except where all points are asked for.

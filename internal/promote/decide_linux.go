@@ -75,6 +75,11 @@ func (p *planner) decide() error {
 // judge fills the decision on one entry.
 func (p *planner) judge(e *changeset.Entry, d *decision) error {
 	dir, _ := fsat.Split(e.Path)
+	if leftLock(e) {
+		d.verdict = leave
+		p.notes = append(p.notes, fmt.Sprintf("%q was left out: a git in the box did not release this lock", e.Path))
+		return nil
+	}
 	if e.Path != "." && p.fresh[dir] {
 		if e.Op != changeset.Created {
 			return fmt.Errorf("%s beneath a new directory", e.Op)
@@ -96,6 +101,19 @@ func (p *planner) judge(e *changeset.Entry, d *decision) error {
 		// Before the times: these changed with what was added.
 		if spared, err = p.spare(e, d); err != nil {
 			return err
+		}
+	}
+	if diff.what != "" && diff.firm == soft && !spared {
+		agreed, unmoved, err := p.sameIndex(e, d)
+		if err != nil {
+			return err
+		}
+		if agreed {
+			d.verdict = agree
+			return nil
+		}
+		if unmoved {
+			diff.what = ""
 		}
 	}
 	if diff.what != "" && !spared {
@@ -283,7 +301,7 @@ func (p *planner) contents(e *changeset.Entry, d *decision) (host, box []byte, e
 		}
 		return nil, nil, err
 	}
-	if box, err = p.boxContent(e); err != nil {
+	if box, err = p.boxContent(e, maxMerged); err != nil {
 		return nil, nil, err
 	}
 	return host, box, nil
@@ -291,7 +309,7 @@ func (p *planner) contents(e *changeset.Entry, d *decision) (host, box []byte, e
 
 // boxContent reads what the box has at an entry, and holds it against the
 // changeset.
-func (p *planner) boxContent(e *changeset.Entry) ([]byte, error) {
+func (p *planner) boxContent(e *changeset.Entry, limit int64) ([]byte, error) {
 	tree := p.req.Layer
 	switch e.Source {
 	case changeset.Workspace:
@@ -299,7 +317,7 @@ func (p *planner) boxContent(e *changeset.Entry) ([]byte, error) {
 	case changeset.Picked:
 		tree = p.req.Picked
 	}
-	box, err := readRegular(tree, e.SourcePath, maxMerged)
+	box, err := readRegular(tree, e.SourcePath, limit)
 	switch {
 	case errors.Is(err, unix.EACCES):
 		return nil, fmt.Errorf("%w: the box's file cannot be read", errNoMerge)

@@ -24,6 +24,7 @@ type plan struct {
 	carried   [][]*changeset.Entry // by step: what its slot will hold, itself first
 	merged    map[*changeset.Entry][]byte
 	beneath   []beneath
+	repos     []string // git directories that something changes in
 	parents   []parent
 	resolved  []Resolution
 	notes     []string
@@ -108,6 +109,11 @@ func makePlan(req *Request) (*plan, error) {
 	if p.conflicts != nil {
 		return nil, &ConflictError{p.conflicts}
 	}
+	var err error
+	if p.repos, err = p.repositories(); err != nil {
+		return nil, err
+	}
+	p.order()
 	slices.SortFunc(p.resolved, func(a, b Resolution) int { return strings.Compare(a.Path, b.Path) })
 	if len(p.steps) > 0 {
 		// .hutch will be made there, and an undo gives back the time.
@@ -381,7 +387,9 @@ func (p *plan) unchanged() error {
 		if err != nil && !absent(err) {
 			return err
 		}
-		if err == nil != d.found || d.found && (st.Ino != d.st.Ino || st.Ctime != d.st.Ctime) {
+		// A lock in it changed the ctime of a git directory.
+		same := d.found && (st.Ctime == d.st.Ctime || slices.Contains(p.repos, e.Path))
+		if err == nil != d.found || d.found && (st.Ino != d.st.Ino || !same) {
 			conflicts = append(conflicts, Conflict{Path: e.Path, Box: string(e.Op), Host: changedDuring})
 		}
 	}

@@ -65,7 +65,11 @@ func (s *shed) promote(ctx context.Context, p *plan, res Result) (Result, error)
 	if err := mkdir(s.fd, dir, 0o700); err != nil {
 		return res, err
 	}
+	var txn int
 	drop := func(err error) (Result, error) {
+		if txn > 0 && unlockGit(s.ws, txn) != nil {
+			return res, err // recovery knows the locks by what is left
+		}
 		// Nothing of it is in the workspace yet. If it cannot be removed,
 		// recovery will.
 		_ = removeAll(s.fd, dir)
@@ -73,9 +77,13 @@ func (s *shed) promote(ctx context.Context, p *plan, res Result) (Result, error)
 	}
 	txn, err := fsat.OpenDir(s.fd, dir)
 	if err != nil {
+		txn = 0
 		return drop(err)
 	}
 	defer unix.Close(txn)
+	if err := p.lockGit(txn); err != nil {
+		return drop(err)
+	}
 
 	st := newStager(p, txn)
 	defer st.close()
@@ -118,6 +126,9 @@ func (s *shed) promote(ctx context.Context, p *plan, res Result) (Result, error)
 	}
 	if err == nil {
 		err = m.flush() // barrier B3
+	}
+	if err == nil {
+		err = unlockGit(s.ws, txn)
 	}
 	if err != nil {
 		if back := s.reverse(m); back != nil {
@@ -244,6 +255,9 @@ func (s *shed) reverse(m *mover) error {
 func (s *shed) finishBack(m *mover) error {
 	m.lenient = true
 	if err := m.back(); err != nil {
+		return err
+	}
+	if err := errors.Join(unlockGit(m.ws, m.txn), m.closeParents(true)); err != nil { // the lock's end changed a time again
 		return err
 	}
 	if err := m.flushBack(); err != nil {

@@ -145,6 +145,9 @@ func (s *shed) complete(c cut, record func(Recovered) error) (Recovered, error) 
 	}
 	r := Recovered{ID: c.id, Foreign: s.auth.accept[c.id]}
 	if c.state == Unstarted {
+		if err := unlockGit(s.ws, c.txn); err != nil {
+			return r, err
+		}
 		return r, removeAll(s.fd, txnPrefix+c.id)
 	}
 	m := newMover(s, c.txn, c.j)
@@ -182,6 +185,9 @@ func (s *shed) complete(c cut, record func(Recovered) error) (Recovered, error) 
 		}
 		if err == nil {
 			err = m.flush()
+		}
+		if err == nil {
+			err = unlockGit(s.ws, c.txn)
 		}
 		if err == nil {
 			r.Forward, r.Receipt, r.Shared = true, c.j.Receipt, c.j.linked()

@@ -391,6 +391,10 @@ func mixed() (before, after mapTree) {
 		"chmod":            dir(),
 		"chmod/f":          file("f"),
 		"we\xffird\nna%me": file("raw"),
+
+		".git": dir(), ".git/HEAD": file("ref: refs/heads/main\n"), ".git/index": file("index"),
+		".git/objects": dir(), ".git/objects/aa": dir(), ".git/objects/aa/1": file("1").mode(0o444),
+		".git/refs": dir(), ".git/refs/heads": dir(), ".git/refs/heads/main": file("1"), ".git/refs/heads/gone": file("1"),
 	}
 	after = mapTree{
 		"keep.txt":         file("keep"),
@@ -423,6 +427,10 @@ func mixed() (before, after mapTree) {
 		"newro/l":          sym("sub/deep"),
 		"empty":            dir(),
 		"we\xffird\nna%me": file("raw changed"),
+
+		".git": dir(), ".git/HEAD": file("ref: refs/heads/main\n"), ".git/index": file("index with more"),
+		".git/objects": dir(), ".git/objects/bb": dir(), ".git/objects/bb/2": file("2").mode(0o444),
+		".git/refs": dir(), ".git/refs/heads": dir(), ".git/refs/heads/main": file("2"), ".git/refs/heads/new": file("2"),
 	}
 	return before, after
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hutch/internal/fsat"
+	"hutch/internal/gitdb"
 )
 
 // GitDirs returns the git directories outside the workspace that it refers to,
@@ -257,4 +258,28 @@ func readSmall(dirfd int, name string) (string, error) {
 		n += m
 	}
 	return "", fmt.Errorf("%q is too large, or grows", name)
+}
+
+// OpenGit opens the workspace's repository for reading: its .git directory, or
+// what [GitDirs] follows a .git file to. Without one it is nil. The caller closes
+// it.
+func OpenGit(ws *Workspace) (*gitdb.Repo, error) {
+	if fd, err := fsat.OpenDir(ws.FD, ".git"); err == nil {
+		defer unix.Close(fd)
+		return gitdb.Open(gitdb.Dir{FD: fd})
+	}
+	paths, err := GitDirs(ws)
+	if err != nil || len(paths) == 0 {
+		return nil, err
+	}
+	var dirs []gitdb.Dir
+	for _, path := range paths { // the worktree's own, then the common one
+		fd, err := openReal(path)
+		if err != nil {
+			return nil, err
+		}
+		defer unix.Close(fd)
+		dirs = append(dirs, gitdb.Dir{FD: fd})
+	}
+	return gitdb.Open(dirs...)
 }

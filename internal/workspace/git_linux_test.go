@@ -75,6 +75,40 @@ func TestGitDirs(t *testing.T) {
 	wantRefused(t, open(t, root+"/moved"), "git worktree repair")
 }
 
+func TestOpenGit(t *testing.T) {
+	needGit(t)
+	root := tempDir(t, "")
+	must(t, os.Mkdir(root+"/plain", 0o755))
+	if repo, err := OpenGit(open(t, root+"/plain")); repo != nil || err != nil {
+		t.Errorf("a directory without git: %v, %v", repo, err)
+	}
+	git(t, root, "init", "-q", "main")
+	write(t, root+"/main/f", "x", 0o644)
+	git(t, root+"/main", "add", "f")
+	git(t, root+"/main", "commit", "-qm", "c")
+	git(t, root+"/main", "worktree", "add", "-q", root+"/linked")
+	git(t, root, "init", "-q", "super")
+	git(t, root+"/super", "submodule", "--quiet", "add", root+"/main", "sub")
+	for _, dir := range []string{"main", "linked", "super/sub"} {
+		repo, err := OpenGit(open(t, root+"/"+dir))
+		if err != nil {
+			t.Fatal(dir, err)
+		}
+		index, err := repo.Index()
+		if err != nil || len(index.Entries) != 1 {
+			t.Fatalf("%s: index %v, %v", dir, index, err)
+		}
+		if content, err := repo.Blob(index.Entries[0].ID, 10); string(content) != "x" || err != nil {
+			t.Errorf("%s: %q, %v", dir, content, err)
+		}
+		repo.Close()
+	}
+	write(t, root+"/plain/.git", "gitdir: "+root+"/main/.git\n", 0o644)
+	if repo, err := OpenGit(open(t, root+"/plain")); repo != nil || err == nil {
+		t.Errorf("a .git file that names the repository of another: %v, %v", repo, err)
+	}
+}
+
 // TestGitDirsHostile: the .git file and all in the workspace are an agent's.
 func TestGitDirsHostile(t *testing.T) {
 	needGit(t)

@@ -142,6 +142,7 @@ func within(path, dir string) bool {
 
 // Close releases the workspace's descriptor.
 func (ws *Workspace) Close() error {
+	ws.dropIndex()
 	fd := ws.FD
 	ws.FD = -1
 	return unix.Close(fd)

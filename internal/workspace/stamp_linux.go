@@ -3,6 +3,7 @@ package workspace
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -17,6 +18,7 @@ import (
 // not change.
 func TakeStamp(ws *Workspace) (Stamp, error) {
 	var s Stamp
+	ws.holdIndex()
 	t, coarse, err := touch(ws.FD)
 	if err != nil {
 		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
@@ -35,6 +37,22 @@ func TakeStamp(ws *Workspace) (Stamp, error) {
 		waitTick(t)
 	}
 	return s, nil
+}
+
+// holdIndex keeps the index of git open. Best effort: without it the host's own
+// use of git is a conflict.
+func (ws *Workspace) holdIndex() {
+	ws.dropIndex()
+	if fd, err := fsat.Open(ws.FD, ".git/index", unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0); err == nil {
+		ws.GitIndex = os.NewFile(uintptr(fd), ".git/index")
+	}
+}
+
+func (ws *Workspace) dropIndex() {
+	if ws.GitIndex != nil {
+		ws.GitIndex.Close()
+		ws.GitIndex = nil
+	}
 }
 
 // Clocks reads what a stamp says of clocks, without the rest of it.

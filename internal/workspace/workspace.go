@@ -1,6 +1,8 @@
 package workspace
 
 import (
+	"os"
+
 	"hutch/internal/changeset"
 	"hutch/internal/fsat"
 )
@@ -21,6 +23,9 @@ type Workspace struct {
 	Path string // absolute, no symlink in it
 	FD   int    // O_RDONLY|O_DIRECTORY
 	Stat fsat.Stat
+	// GitIndex is .git/index as it was when the stamp was taken, open; nil
+	// when there is none. git replaces the file, so this one stays as it was.
+	GitIndex *os.File
 }
 
 // Stamp is the moment T from which a change of the host may be newer than the

@@ -467,6 +467,9 @@ func (w *World) JSONWith(o Options, args ...string) (Outcome, Result) {
 	return out, r
 }
 
+// Finding is what the handoff guard says of a path.
+type Finding struct{ Path, Tier, Rule, Who, When, Why string }
+
 // Outcome is the JSON of a run, written down from the specification and not
 // taken from the product.
 type Outcome struct {
@@ -508,8 +511,9 @@ type Outcome struct {
 		Path   string `json:"path"`
 		Reason string `json:"reason"`
 	} `json:"skipped"`
-	GitChanged bool `json:"git_changed"`
-	Held       any  `json:"held"`
+	GitChanged bool      `json:"git_changed"`
+	Held       []Finding `json:"held"`
+	Flagged    []Finding `json:"flagged"`
 	Conflicts  []struct {
 		Path string `json:"path"`
 	} `json:"conflicts"`

@@ -7,27 +7,19 @@
 // reports. It holds no policy and decides nothing; the operations are described
 // in internal/plan/plan.go, and both sides must agree on them.
 //
-// It is freestanding: no libc, no heap, no threads. Any failure is reported
+// It is freestanding: no libc and no heap; the only
+// threads are those of mover.c. Any failure is reported
 // with the step, its argument and errno, and ends the box.
 
-#include <asm/unistd.h>
+#include "kernel.h"
+#include "mover.h"
 #include <linux/capability.h>
-#include <linux/errno.h>
-#include <linux/fcntl.h>
 #include <linux/filter.h>
 #include <linux/mount.h>
 #include <linux/openat2.h>
 #include <linux/prctl.h>
-#include <linux/sched.h>
 #include <linux/seccomp.h>
 #include <linux/securebits.h>
-#include <linux/stat.h>
-#include <linux/uio.h>
-#include <stddef.h>
-#include <stdint.h>
-
-typedef uint32_t u32;
-typedef uint64_t u64;
 
 // ---- the protocol, version 1 (internal/plan/plan.go, internal/jail/wire_linux.go) ----
 
@@ -41,10 +33,10 @@ enum op_code {
 	OP_CGROUP = 1, OP_UNSHARE, OP_MAP, OP_FORK, OP_USERNS, OP_ROOT, OP_DIR, OP_FILE, OP_SYMLINK, OP_BIND, OP_TMPFS,
 	OP_OVERLAY, OP_PROC, OP_SYSFS, OP_DEVPTS, OP_MQUEUE, OP_MASK, OP_READONLY, OP_PIVOT, OP_HOSTNAME, OP_LOOPBACK,
 	OP_RLIMIT, OP_SENDFD, OP_IDS, OP_MAXUSERNS, OP_DROPCAPS, OP_LANDLOCK, OP_LANDLOCK_PATH, OP_LANDLOCK_APPLY,
-	OP_SECCOMP, OP_ASSERT, OP_SERVE, OP_RAMLAYER, OP_BOUNDCAPS, OP_REBIND,
+	OP_SECCOMP, OP_ASSERT, OP_SERVE, OP_RAMLAYER, OP_BOUNDCAPS, OP_REBIND, OP_MOVER,
 };
 
-enum { BIND_OPTIONAL = 1, FORK_MAPS = 1, ASSERT_NO_USERNS = 1, ASSERT_READONLY_ROOT = 2, ASSERT_NO_CAPS = 4, SERVE_ONESHOT = 1 };
+enum { BIND_OPTIONAL = 1, FORK_MAPS = 1, ASSERT_NO_USERNS = 1, ASSERT_READONLY_ROOT = 2, ASSERT_NO_CAPS = 4, SERVE_ONESHOT = 1, MOVER_RESTARTS = 1 };
 
 struct message_head {
 	u32 kind, size;
@@ -64,78 +56,13 @@ struct report {
 	char text[256];
 };
 
-// ---- system calls ----
-
 #if defined(__x86_64__)
-static long syscall6(long n, long a, long b, long c, long d, long e, long f)
-{
-	long ret;
-	register long r10 __asm__("r10") = d;
-	register long r8 __asm__("r8") = e;
-	register long r9 __asm__("r9") = f;
-	__asm__ volatile("syscall" : "=a"(ret) : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
-	return ret;
-}
-// The child of a clone that shares our memory runs fn on a stack of its own.
-static long clone_on_stack(unsigned long flags, void *stack_top, void (*fn)(void))
-{
-	long ret;
-	register long r10 __asm__("r10") = 0;
-	register long r8 __asm__("r8") = 0;
-	register void (*r9)(void) __asm__("r9") = fn;
-	__asm__ volatile(
-		"syscall\n\t"
-		"test %%rax, %%rax\n\t"
-		"jnz 1f\n\t"
-		"xor %%ebp, %%ebp\n\t"
-		"call *%%r9\n\t"
-		"hlt\n\t"
-		"1:"
-		: "=a"(ret) : "a"(__NR_clone), "D"(flags), "S"(stack_top), "d"(0L), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
-	return ret;
-}
 __asm__(".globl _start\n_start:\n\txor %ebp, %ebp\n\tand $-16, %rsp\n\tcall boxinit_main\n\thlt\n");
-#elif defined(__aarch64__)
-static long syscall6(long n, long a, long b, long c, long d, long e, long f)
-{
-	register long x8 __asm__("x8") = n;
-	register long x0 __asm__("x0") = a;
-	register long x1 __asm__("x1") = b;
-	register long x2 __asm__("x2") = c;
-	register long x3 __asm__("x3") = d;
-	register long x4 __asm__("x4") = e;
-	register long x5 __asm__("x5") = f;
-	__asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
-	return x0;
-}
-static long clone_on_stack(unsigned long flags, void *stack_top, void (*fn)(void))
-{
-	register long x8 __asm__("x8") = __NR_clone;
-	register long x0 __asm__("x0") = (long)flags;
-	register void *x1 __asm__("x1") = stack_top;
-	register long x2 __asm__("x2") = 0;
-	register long x3 __asm__("x3") = 0;
-	register long x4 __asm__("x4") = 0;
-	register void (*x9)(void) __asm__("x9") = fn;
-	__asm__ volatile(
-		"svc #0\n\t"
-		"cbnz x0, 1f\n\t"
-		"mov x29, xzr\n\t"
-		"blr x9\n\t"
-		"brk #0\n\t"
-		"1:"
-		: "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x9) : "memory", "x30");
-	return x0;
-}
-__asm__(".globl _start\n_start:\n\tmov x29, xzr\n\tbl boxinit_main\n\tbrk #0\n");
 #else
-#error "boxinit knows x86_64 and aarch64"
+__asm__(".globl _start\n_start:\n\tmov x29, xzr\n\tbl boxinit_main\n\tbrk #0\n");
 #endif
 
-#define SYS6(n, a, b, c, d, e, f, ...) syscall6(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
-#define sys(n, ...) SYS6(__NR_##n, ##__VA_ARGS__, 0, 0, 0, 0, 0, 0)
-
-// What the compiler may call, and the headers do not name.
+// What the compiler may call.
 
 void *memcpy(void *restrict to, const void *restrict from, size_t n)
 {
@@ -153,75 +80,6 @@ void *memset(void *to, int c, size_t n)
 		*t++ = (char)c;
 	return to;
 }
-
-static size_t length(const char *s)
-{
-	size_t n = 0;
-	while (s[n])
-		n++;
-	return n;
-}
-
-static char *append(char *to, const char *s)
-{
-	while (*s)
-		*to++ = *s++;
-	*to = 0;
-	return to;
-}
-
-static char *append_number(char *to, u64 n)
-{
-	char digits[24];
-	int i = sizeof digits;
-	digits[--i] = 0;
-	do
-		digits[--i] = (char)('0' + n % 10);
-	while (n /= 10);
-	return append(to, digits + i);
-}
-
-enum { SIGKILL_ = 9, SIGTERM_ = 15, SIGCHLD_ = 17, SIG_BLOCK_ = 0, SIG_SETMASK_ = 2, POLLIN_ = 1, WNOHANG_ = 1, MSG_CMSG_CLOEXEC_ = 0x40000000,
-	MSG_CTRUNC_ = 8, MSG_TRUNC_ = 0x20, SCM_RIGHTS_ = 1, SOL_SOCKET_ = 1, AF_INET_ = 2, SOCK_DGRAM_ = 2, CLOCK_MONOTONIC_ = 1, AT_FDCWD_ = -100,
-	AT_EMPTY_PATH_ = 0x1000, AT_RECURSIVE_ = 0x8000, AT_SYMLINK_NOFOLLOW_ = 0x100, MNT_DETACH_ = 2, MS_REC_ = 16384, PROT_READ_ = 1,
-	PROT_WRITE_ = 2, MAP_PRIVATE_ = 2, MAP_ANONYMOUS_ = 0x20, O_CLOEXEC_ = 02000000, O_PATH_ = 010000000 };
-#if defined(__aarch64__)
-enum { O_DIRECTORY_ = 040000, O_NOFOLLOW_ = 0100000 };
-#else
-enum { O_DIRECTORY_ = 0200000, O_NOFOLLOW_ = 0400000 };
-#endif
-enum { O_WRONLY_ = 1, O_RDWR_ = 2, O_CREAT_ = 0100, O_EXCL_ = 0200, MS_PRIVATE_ = 1 << 18 };
-
-struct kernel_msghdr {
-	void *name;
-	int namelen;
-	struct iovec *iov;
-	size_t iovlen;
-	void *control;
-	size_t controllen;
-	unsigned flags;
-};
-
-struct kernel_cmsghdr {
-	size_t len;
-	int level, type;
-	int fds[4];
-};
-
-struct kernel_timespec {
-	int64_t sec;
-	long long nsec;
-};
-
-struct kernel_rusage {
-	long utime_sec, utime_usec, stime_sec, stime_usec;
-	long rest[14];
-};
-
-struct kernel_pollfd {
-	int fd;
-	short events, revents;
-};
 
 // ---- reports ----
 
@@ -806,8 +664,16 @@ static struct {
 	const char *cwd, *search;
 	int in, out, err;
 	int foreground; // make stdin the controlling terminal
-	volatile long failure;
+	volatile long failure, listener;
 } start;
+
+// The filter that commands are started with beside the one that PID 1 carries
+// too: it makes renames wait for the mover, which must not wait for itself.
+static struct {
+	struct sock_filter code[64];
+	struct sock_fprog program;
+	int restarts;
+} notifying;
 
 static long caller_umask;
 static char child_stack[16384] __attribute__((aligned(16)));
@@ -872,11 +738,27 @@ static long search_and_exec(void)
 	return result;
 }
 
-// Runs in the child, which shares our memory until it execs.
-static void run_command(void)
+// Puts the filter on. Our descriptors are still PID 1's (CLONE_FILES), and so is
+// the listener; then we take a copy of our own.
+static long begin_notifying(void)
 {
+	unsigned long flags = SECCOMP_FILTER_FLAG_NEW_LISTENER | (notifying.restarts ? 0 : 1UL << 5 /* WAIT_KILLABLE_RECV, since Linux 5.19 */);
+	start.listener = sys(seccomp, SECCOMP_SET_MODE_FILTER, flags, &notifying.program);
+	if (start.listener == -EINVAL && !notifying.restarts) {
+		notifying.restarts = 1;
+		start.listener = sys(seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &notifying.program);
+	}
+	return sys(close_range, ~0U, ~0U, 2 /* CLOSE_RANGE_UNSHARE */);
+}
+
+// Runs in the child, which shares our memory until it execs.
+static void run_command(void *unused)
+{
+	(void)unused;
 	u64 no_signals = 0;
-	long ret = sys(setsid);
+	long ret = notifying.program.len ? begin_notifying() : 0;
+	if (ret >= 0)
+		ret = sys(setsid);
 	if (ret >= 0 && start.foreground)
 		ret = sys(ioctl, start.in, 0x540e /* TIOCSCTTY */, 0);
 	if (ret >= 0)
@@ -954,10 +836,20 @@ static void do_start(const int *fds, int count)
 	start.foreground = (int)foreground;
 	start.failure = 0;
 	u64 began = now();
-	main_pid = clone_on_stack(CLONE_VM | CLONE_VFORK | SIGCHLD_, child_stack + sizeof child_stack, run_command);
+	start.listener = -1;
+	unsigned long flags = CLONE_VM | CLONE_VFORK | SIGCHLD_ | (notifying.program.len ? CLONE_FILES : 0);
+	main_pid = clone_on_stack(flags, child_stack + sizeof child_stack, run_command, 0, 0);
 	long failure = main_pid < 0 ? main_pid : start.failure;
 	for (int i = 0; i < 4; i++)
 		sys(close, fds[i]);
+	if (notifying.program.len && main_pid > 0) {
+		// EBUSY: hutch itself runs under a filter with a listener.
+		long ret = start.listener;
+		if (ret >= 0 && (ret = mover_listen((int)start.listener, notifying.restarts, (u32)main_pid)) < 0)
+			sys(close, start.listener);
+		if (ret < 0)
+			report(REP_MISSING, (int)-ret, "rename", 0, 0, 0, 0, -1);
+	}
 	const char *name = start.args[0];
 	struct kernel_rusage own = {0}; // what making the box took, which is not the command's
 	sys(getrusage, 0 /* RUSAGE_SELF */, &own);
@@ -1028,6 +920,17 @@ static int receive(void)
 	return count;
 }
 
+// The kernel ends whatever is left in the box.
+static void end_box(void) __attribute__((noreturn));
+static void end_box(void)
+{
+	if (mover_busy()) {
+		sys(kill, -1, SIGKILL_); // nobody shall keep a move from its end
+		mover_finish();
+	}
+	leave(0);
+}
+
 static void serve(u64 flags) __attribute__((noreturn));
 static void serve(u64 flags)
 {
@@ -1035,16 +938,19 @@ static void serve(u64 flags)
 	must(sys(rt_sigprocmask, SIG_BLOCK_, &child_signal, 0, 8), "sigprocmask");
 	int signal_fd = (int)must(sys(signalfd4, -1, &child_signal, 8, O_CLOEXEC_), "signalfd");
 	report(REP_READY, 0, 0, 0, 0, 0, 0, -1);
-	struct kernel_pollfd polled[2] = {{.fd = CONTROL_FD, .events = POLLIN_}, {.fd = signal_fd, .events = POLLIN_}};
+	struct kernel_pollfd polled[2 + MOVER_FDS] = {{.fd = CONTROL_FD, .events = POLLIN_}, {.fd = signal_fd, .events = POLLIN_}};
 	for (;;) {
-		long n = sys(ppoll, polled, 2, 0, 0, 8);
+		mover_poll(polled + 2);
+		long n = sys(ppoll, polled, notifying.program.len ? 2 + MOVER_FDS : 2, 0, 0, 8);
 		if (n < 0 && n != -EINTR)
 			fail(n, "poll");
+		if (n > 0 && notifying.program.len)
+			mover_serve(polled + 2);
 		if (n > 0 && polled[1].revents) {
 			char info[128];
 			sys(read, signal_fd, info, sizeof info);
 			if (reap() && flags & SERVE_ONESHOT)
-				leave(0); // the kernel ends whatever is left in the box
+				end_box();
 		}
 		if (n > 0 && polled[0].revents) {
 			int count = receive();
@@ -1059,7 +965,7 @@ static void serve(u64 flags)
 					sys(kill, -main_pid, message.head.a); // its process group
 				break;
 			case MSG_END:
-				leave(0);
+				end_box();
 			default:
 				fail(EPROTO, "message kind");
 			}
@@ -1215,6 +1121,13 @@ static void execute(const struct op *o)
 		must(sys(seccomp, SECCOMP_SET_MODE_FILTER, 0, &program), "seccomp");
 		return;
 	}
+	case OP_MOVER:
+		if (o->a > room || o->a % sizeof(struct sock_filter) || o->a > sizeof notifying.code)
+			fail(EPROTO, "plan: filter");
+		memcpy(notifying.code, o->data, o->a);
+		notifying.program = (struct sock_fprog){(unsigned short)(o->a / sizeof(struct sock_filter)), notifying.code};
+		notifying.restarts = o->b & MOVER_RESTARTS;
+		return;
 	case OP_ASSERT:
 		do_assert(o->a);
 		return;

@@ -1,0 +1,28 @@
+// The mover: directories can be renamed in a box whose overlay refuses it.
+#ifndef MOVER_H
+#define MOVER_H
+
+#include "kernel.h"
+
+// How many descriptors mover_poll asks for.
+enum { MOVER_FDS = 9 };
+
+// Takes over the listener of the filter that a command was started with.
+// restarts: a signal breaks off a caller's wait (before Linux 5.19). Returns a
+// negative errno when there are too many already, and the caller keeps it.
+int mover_listen(int listener, int restarts, u32 command);
+
+// Fills in what to poll for.
+void mover_poll(struct kernel_pollfd polled[MOVER_FDS]);
+
+// Serves what poll reported. Never blocks for longer than looking up a path.
+void mover_serve(const struct kernel_pollfd polled[MOVER_FDS]);
+
+// Whether a move is under way.
+int mover_busy(void);
+
+// Waits until no move is under way: none may be cut off by the end of the box.
+// One that takes long is told to put back what it has moved.
+void mover_finish(void);
+
+#endif

@@ -512,7 +512,8 @@ func (m *mover) closeParents(times bool) error {
 		if err != nil {
 			return err
 		}
-		if err := setMtime(dir, name, *to); err != nil && !m.user {
+		// Only the owner may set a time; others may well write in a directory.
+		if err := setMtime(dir, name, *to); err != nil && !(m.user && errors.Is(err, unix.EPERM)) {
 			return err
 		}
 	}

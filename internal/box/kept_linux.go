@@ -195,22 +195,43 @@ func (k *kept) resume() (*Promoted, error) {
 		k.record.State = Kept
 		return nil, k.write(k.record)
 	}
-	whole := k.changes
+	part := k.changes
+	if k.record.Left > 0 {
+		if part, err = k.rebase(state); err != nil {
+			return nil, err
+		}
+	}
 	if err := k.conclude(); err != nil {
 		return nil, err
-	}
-	part := whole
-	if k.record.Left > 0 {
-		stays := make(map[string]bool, len(k.changes.Entries))
-		for i := range k.changes.Entries {
-			stays[k.changes.Entries[i].Path] = true
-		}
-		part, _ = changeset.Split(whole, func(e *changeset.Entry) bool { return !stays[e.Path] })
 	}
 	return &Promoted{
 		Diff: listed(part), Held: []guard.Finding{}, Flagged: []guard.Finding{}, Conflicts: []promote.Conflict{}, Resolved: []promote.Resolution{}, Notes: []string{},
 		Left: k.record.Left, Kept: k.record.Left > 0, Receipt: k.record.Transaction,
 	}, nil
+}
+
+// rebase does for a promotion that was cut short what deliver does after one,
+// and returns what arrived.
+func (k *kept) rebase(state promote.State) (part *changeset.Changeset, err error) {
+	text, err := k.readFile(restName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &changeset.Changeset{}, nil // the books were all but closed
+	}
+	if err != nil {
+		return nil, err
+	}
+	rest, err := changeset.Decode(bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("box %s: %w", k.id, err)
+	}
+	part = changeset.Taken(k.changes, rest)
+	if state != promote.Done {
+		return part, nil
+	}
+	if err := changeset.Rebase(rest, part, k.ws.FD); err != nil {
+		return nil, err
+	}
+	return part, k.saveChanges(restName, rest)
 }
 
 // conclude follows a promotion that is in the workspace: the box goes, or what

@@ -1,7 +1,9 @@
 package changeset
 
 import (
+	"bytes"
 	"fmt"
+	"maps"
 
 	"hutch/internal/fsat"
 )
@@ -58,7 +60,7 @@ func (s *Selection) parts(c *Changeset) (part, rest *Changeset, err error) {
 	return part, rest, nil
 }
 
-// partial gives the entry that promotes p of e, and the one that promotes what
+// entries gives the entry that promotes p of e, and the one that promotes what
 // then remains.
 func (p Partial) entries(e *Entry, digest string) (first, then Entry) {
 	between := *e.Before
@@ -72,4 +74,29 @@ func (p Partial) entries(e *Entry, digest string) (first, then Entry) {
 	// the change that hutch itself makes counts as the host's.
 	then.BaseIno, then.BaseCtime = 0, nil
 	return first, then
+}
+
+// Taken gives back the part of a split whose rest is known, but for where its
+// content lies: for a process that died between promoting one and rebasing the
+// other.
+func Taken(whole, rest *Changeset) *Changeset {
+	part := &Changeset{Entries: []Entry{}}
+	for _, e := range whole.Entries {
+		left := rest.Find(e.Path)
+		if left != nil && (left.Before == nil || e.Before == nil || sameState(left.Before, e.Before)) {
+			continue
+		}
+		if left != nil {
+			e.After = left.Before
+		}
+		part.Entries = append(part.Entries, e)
+	}
+	part.Ancestors = whole.above(part.Entries)
+	part.seal()
+	return part
+}
+
+func sameState(a, b *State) bool {
+	return a.Type == b.Type && a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && a.Size == b.Size && a.Target == b.Target &&
+		a.Digest == b.Digest && maps.EqualFunc(a.Xattrs, b.Xattrs, bytes.Equal)
 }

@@ -1,10 +1,8 @@
 package changeset
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"strconv"
 	"time"
@@ -24,15 +22,20 @@ func (s *Selection) Split(c *Changeset, picked int) (part, rest *Changeset, err 
 	if err != nil || len(s.Partial) == 0 {
 		return part, rest, err
 	}
-	for i := range part.Entries {
-		e := &part.Entries[i]
+	chosen := part.Entries[:0]
+	for i, e := range part.Entries {
 		p, ok := s.Partial[e.Path]
 		if !ok {
+			chosen = append(chosen, e)
 			continue
 		}
 		h := blake3.New()
 		h.Write(p.Content)
-		first, then := p.entries(e, formatDigest(h))
+		first, then := p.entries(&e, formatDigest(h))
+		if sameState(first.Before, first.After) { // nothing was chosen of it
+			rest.Entries = append(rest.Entries, e)
+			continue
+		}
 		if first.After.Digest != e.After.Digest {
 			name := strconv.Itoa(i)
 			if err := writeNew(picked, name, p.Content); err != nil {
@@ -40,20 +43,16 @@ func (s *Selection) Split(c *Changeset, picked int) (part, rest *Changeset, err 
 			}
 			first.Source, first.SourcePath = Picked, name
 		}
-		*e = first
+		chosen = append(chosen, first)
 		if !sameState(then.Before, then.After) {
 			rest.Entries = append(rest.Entries, then)
 		}
 	}
+	part.Entries = chosen
 	part.seal()
 	rest.seal()
-	rest.Ancestors = c.above(rest.Entries)
+	part.Ancestors, rest.Ancestors = c.above(part.Entries), c.above(rest.Entries)
 	return part, rest, nil
-}
-
-func sameState(a, b *State) bool {
-	return a.Type == b.Type && a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && a.Digest == b.Digest &&
-		maps.EqualFunc(a.Xattrs, b.Xattrs, bytes.Equal)
 }
 
 func writeNew(dir int, name string, content []byte) error {

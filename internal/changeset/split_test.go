@@ -225,6 +225,9 @@ func checkParts(t *rapid.T, before, after world, text map[string]string, whole, 
 	if len(part.Entries)+len(rest.Entries) != len(whole.Entries) {
 		t.Fatal("an entry is lost, or there twice")
 	}
+	if taken := Taken(whole, rest); taken.Digest != part.Digest || !maps.Equal(taken.Ancestors, part.Ancestors) {
+		t.Fatal("the part cannot be told from the whole and the rest")
+	}
 	between, err := before.apply(part, text)
 	if err != nil {
 		t.Fatalf("part: %v", err)

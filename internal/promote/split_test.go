@@ -33,7 +33,11 @@ func twoSteps(t *testing.T, s *scene, sel changeset.Selection, between func(rest
 	if _, err := Apply(context.Background(), first); err != nil {
 		t.Fatalf("part: %v", err)
 	}
-	check(t, changeset.Rebase(rest, part, s.req.Workspace))
+	taken := changeset.Taken(s.req.Changes, rest)
+	if taken.Digest != part.Digest {
+		t.Error("the part cannot be told from the whole and the rest")
+	}
+	check(t, changeset.Rebase(rest, taken, s.req.Workspace))
 	purge(t, picked) // the rest needs nothing of it
 	if between != nil {
 		between(rest)

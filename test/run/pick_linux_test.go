@@ -6,7 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"hutch/test/lab"
 )
@@ -167,4 +169,53 @@ func TestPickOnATerminal(t *testing.T) {
 		t.Errorf("the host's edit was lost: %v", r)
 	}
 	w.Want(w.Run("discard", id), 0)
+}
+
+// Whenever the promotion of a part is killed, the rest can still follow, and is
+// not in conflict with what hutch itself promoted.
+func TestKilledBetweenPartAndRest(t *testing.T) {
+	rounds := 10
+	if lab.Proof() {
+		rounds = 200
+	}
+	w := lab.New(t)
+	w.Sample()
+	arrived := 0
+	for i := range rounds {
+		w.Write("long", numbered(60, nil))
+		id := box(t, w, `sed -i -e '5s/.*/five/' -e '50s/.*/fifty/' long; mkdir -p d/e; echo 1 > d/e/f; echo 2 > d/g; echo 3 >> a.txt`)
+		path := filepath.Join(w.Base, "answers")
+		if err := os.WriteFile(path, []byte("n\nn\ny\ny\nn\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		in, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		running := w.Start(lab.Options{Stdin: in}, "commit", id, "-p")
+		if i%2 == 0 { // in the middle of it, or in the wait for the next tick after it
+			time.Sleep(time.Duration(i*3) * time.Millisecond)
+		} else {
+			for deadline := time.Now().Add(10 * time.Second); !strings.Contains(w.Read("long"), "five") && time.Now().Before(deadline); {
+				time.Sleep(time.Millisecond)
+			}
+			arrived++
+		}
+		running.Signal(syscall.SIGKILL)
+		running.Wait()
+		in.Close()
+		for n := 0; strings.Contains(w.Run("box", "list").Stdout, id); n++ {
+			if r := w.Run("commit", id); r.Code != 0 || n > 3 {
+				t.Fatalf("round %d: %v", i, r)
+			}
+		}
+		if got, want := w.Read("long"), numbered(60, map[int]string{5: "five\n", 50: "fifty\n"}); got != want || w.Read("d/e/f") != "1\n" || w.Read("d/g") != "2\n" || !strings.HasSuffix(w.Read("a.txt"), "3\n") {
+			t.Fatalf("round %d: not all arrived:\n%s", i, got)
+		}
+		w.Host("rm", "-r", "d")
+		w.Write("a.txt", "foo one\n")
+	}
+	if arrived == 0 {
+		t.Error("it was never killed after the part had arrived")
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -477,4 +478,35 @@ func TestPatchOfHostileLinesIsQuick(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 	must(t, gitApply(t, h.host, patch))
+}
+
+// The patch of a small change is there at once, and equal files are paired by
+// their digests alone, however many there are.
+func BenchmarkPatch(b *testing.B) {
+	b.Run("10 changes", func(b *testing.B) {
+		h := newHandmade(b)
+		for i := range 10 {
+			text := strings.Repeat(fmt.Sprintf("a line of file %d\n", i), 100)
+			write(b, fmt.Sprintf("%s/f%d", h.host, i), text)
+			write(b, fmt.Sprintf("%s/f%d", h.layer, i), strings.Replace(text, "line", "word", 1))
+		}
+		benchmarkPatch(b, h)
+	})
+	b.Run("10,000 files moved", func(b *testing.B) {
+		h := newHandmade(b)
+		for i := range 10_000 {
+			write(b, fmt.Sprintf("%s/old/f%d", h.host, i), "the same\n")
+			write(b, fmt.Sprintf("%s/new/f%d", h.layer, i), "the same\n")
+		}
+		h.whiteout("old")
+		benchmarkPatch(b, h)
+	})
+}
+
+func benchmarkPatch(b *testing.B, h *handmade) {
+	src := h.source()
+	c := readSource(b, src)
+	for b.Loop() {
+		must(b, Patch(io.Discard, c, src.Layer, src.Workspace))
+	}
 }

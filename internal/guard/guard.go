@@ -42,12 +42,19 @@ type Finding struct {
 	Who  string `json:"who"`  // runs it: "git"
 	When string `json:"when"` // "at the next git command here"
 	Why  string `json:"why"`  // one sentence, without its full stop
+	// Delivers is the path that a git ref, the stash or the index at Path
+	// would put into the work tree, where it is that which was found.
+	Delivers string `json:"delivers,omitempty"`
 }
 
 // Line explains the finding in one line for a terminal: path, who would run
 // it, when. What a box put into the path cannot move the cursor.
 func (f Finding) Line() string {
-	return Printable(f.Path) + ": " + f.Who + ", " + f.When + ": " + f.Why
+	path := Printable(f.Path)
+	if f.Delivers != "" {
+		path += " → " + Printable(f.Delivers)
+	}
+	return path + ": " + f.Who + ", " + f.When + ": " + f.Why
 }
 
 // Printable returns a path as it can be shown: quoted where it holds bytes or
@@ -71,6 +78,10 @@ type Request struct {
 	// was read from, and the workspace.
 	Layer, Workspace int
 	Picked           int // as in changeset.Trees
+	// Overlay is the prefix of the mount's own attributes ("trusted.overlay."
+	// or "user.overlay.") where the layer is the upper of an overlay, and ""
+	// where it is a full tree.
+	Overlay string
 	// WorkspacePath is the workspace's absolute path without symlinks; Home
 	// the user's home directory, "" for none; SearchPath the user's PATH.
 	WorkspacePath string
@@ -84,12 +95,12 @@ type Request struct {
 }
 
 // sorted orders findings by tier, then path, and leaves the strictest of each
-// path.
+// path, and of each path that one delivers.
 func sorted(findings []Finding) []Finding {
 	slices.SortStableFunc(findings, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Tier.rank(), b.Tier.rank()))
+		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Delivers, b.Delivers), cmp.Compare(a.Tier.rank(), b.Tier.rank()))
 	})
-	findings = slices.CompactFunc(findings, func(a, b Finding) bool { return a.Path == b.Path })
+	findings = slices.CompactFunc(findings, func(a, b Finding) bool { return a.Path == b.Path && a.Delivers == b.Delivers })
 	slices.SortStableFunc(findings, func(a, b Finding) int {
 		return cmp.Compare(a.Tier.rank(), b.Tier.rank())
 	})

@@ -20,13 +20,39 @@ import (
 // error means that the change was not judged to the end, and must not be
 // promoted.
 func Judge(r Request) ([]Finding, error) {
-	return judgeOn(r, &descriptors{layer: r.Layer, workspace: r.Workspace, picked: r.Picked, path: r.WorkspacePath})
+	d := &descriptors{layer: r.Layer, workspace: r.Workspace, picked: r.Picked, path: r.WorkspacePath, parent: -1}
+	defer d.close()
+	return judgeOn(r, d)
 }
 
 // descriptors is the real host, reached from two open directories.
 type descriptors struct {
 	layer, workspace, picked int
 	path                     string // of the workspace
+
+	// parent is the directory of the layer that was looked into last: entries
+	// come sorted, so most share it with the one before. -1 for none.
+	parent    int
+	parentDir string
+}
+
+func (d *descriptors) close() {
+	if d.parent >= 0 {
+		unix.Close(d.parent)
+		d.parent = -1
+	}
+}
+
+// layerParent opens the directory in the layer that holds path.
+func (d *descriptors) layerParent(path string) (fd int, name string, err error) {
+	dir, name := fsat.Split(path)
+	if d.parent >= 0 && d.parentDir == dir {
+		return d.parent, name, nil
+	}
+	d.close()
+	d.parent, err = fsat.Open(d.layer, dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	d.parentDir = dir
+	return d.parent, name, err
 }
 
 func (d *descriptors) open(dir int, path string, flags int) (int, error) {
@@ -102,11 +128,15 @@ func (d *descriptors) list(path string) ([]fsat.Dirent, error) {
 func (d *descriptors) readlink(path string) (string, error) { return fsat.Readlink(d.workspace, path) }
 
 func (d *descriptors) layerStat(path string, executable bool) (fsat.Stat, bool, error) {
+	parent, name, err := d.layerParent(path)
+	if err != nil {
+		return fsat.Stat{}, false, err
+	}
 	if !executable {
-		st, err := fsat.Lstat(d.layer, path)
+		st, err := fsat.LstatName(parent, name)
 		return st, false, err
 	}
-	fd, err := fsat.OpenPath(d.layer, path)
+	fd, err := fsat.OpenPath(parent, name)
 	if err != nil {
 		return fsat.Stat{}, false, err
 	}

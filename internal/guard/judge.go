@@ -49,6 +49,8 @@ type host interface {
 	// leadsHere returns where in the workspace a symlink at an absolute path
 	// ends; "" where it does not.
 	leadsHere(path string) string
+	// delivered judges what git would put into the work tree later.
+	delivered(*judge) error
 }
 
 // place is what a path beyond the workspace is.
@@ -64,6 +66,7 @@ type judge struct {
 	Request
 	host
 	entries  []changeset.Entry // sorted by path
+	allow    *globs.Set        // Allow
 	index    *index
 	findings []Finding
 	aliases  []alias
@@ -94,7 +97,7 @@ func judgeOn(r Request, h host) ([]Finding, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--protect: %w", err)
 	}
-	j := &judge{Request: r, host: h, entries: r.Changes.Entries, index: theIndex(), shapes: map[string]bool{}}
+	j := &judge{Request: r, host: h, entries: r.Changes.Entries, allow: allow, index: theIndex(), shapes: map[string]bool{}}
 	if !slices.IsSortedFunc(j.entries, func(a, b changeset.Entry) int { return strings.Compare(a.Path, b.Path) }) {
 		return nil, errors.New("guard: the changeset is not sorted") // lookups would miss
 	}
@@ -106,32 +109,43 @@ func judgeOn(r Request, h host) ([]Finding, error) {
 	protects := append([]*globs.Set{protect}, r.Rules.protect...)
 	for i := range j.entries {
 		e := &j.entries[i]
-		dir := isDirectory(e)
-		if allow.Match(e.Path, dir) {
+		if slices.ContainsFunc(protects, func(s *globs.Set) bool { return s.Match(e.Path, isDirectory(e)) }) {
+			j.add(Finding{Path: e.Path, Tier: Hold, Rule: protectedRule, Who: "whoever relies on it", When: "from the promotion on", Why: "you protect this path"})
 			continue
 		}
-		if slices.ContainsFunc(protects, func(s *globs.Set) bool { return s.Match(e.Path, dir) }) {
-			j.add(Finding{e.Path, Hold, "protected", "whoever relies on it", "from the promotion on", "you protect this path"})
-			continue
-		}
-		if !r.Rules.allow.Match(e.Path, dir) {
-			j.entry(e)
-		}
+		j.entry(e)
 		if j.failed != nil {
 			return nil, j.failed
 		}
 	}
+	if err := h.delivered(j); err != nil {
+		return nil, fmt.Errorf("guard: %w", err)
+	}
+	if j.failed != nil {
+		return nil, j.failed
+	}
 	return sorted(j.findings), nil
 }
 
-func (j *judge) add(f Finding) { j.findings = append(j.findings, f) }
+// protectedRule stands in the place of a row's id.
+const protectedRule = "protected"
+
+// add notes a finding, unless the user allows its path.
+func (j *judge) add(f Finding) {
+	e := j.find(f.Path)
+	dir := e != nil && isDirectory(e)
+	if j.allow.Match(f.Path, dir) || f.Rule != protectedRule && j.Rules.allow.Match(f.Path, dir) {
+		return
+	}
+	j.findings = append(j.findings, f)
+}
 
 // report adds a finding of a row at a path of the change.
 func (j *judge) report(path string, row *Row, tier Tier, why string) {
 	if why == "" {
 		why = row.Why
 	}
-	j.add(Finding{path, tier, row.ID, row.Who, row.When, why})
+	j.add(Finding{Path: path, Tier: tier, Rule: row.ID, Who: row.Who, When: row.When, Why: why})
 }
 
 // fail notes the first error that leaves the judgement incomplete.

@@ -24,13 +24,14 @@ type world struct {
 	deleted                    []string
 	allow, protect, searchPath []string
 	rules                      *Rules
+	overlay                    string // see Request
 }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	must(t, err)
-	w := &world{t: t, workspace: dir + "/workspace", layer: dir + "/layer", home: dir + "/home"}
+	w := &world{t: t, workspace: dir + "/workspace", layer: dir + "/layer", home: dir + "/home", overlay: "user.overlay."}
 	for _, dir := range []string{w.workspace, w.layer, w.home} {
 		must(t, os.Mkdir(dir, 0o755))
 	}
@@ -143,7 +144,7 @@ func (w *world) request() Request {
 		w.t.Cleanup(func() { unix.Close(fd) })
 		return fd
 	}
-	return Request{Changes: w.changes(), Layer: open(w.layer), Workspace: open(w.workspace), WorkspacePath: w.workspace, Home: w.home,
+	return Request{Changes: w.changes(), Layer: open(w.layer), Workspace: open(w.workspace), Overlay: w.overlay, WorkspacePath: w.workspace, Home: w.home,
 		SearchPath: w.searchPath, Rules: w.rules, Allow: w.allow, Protect: w.protect}
 }
 

@@ -80,6 +80,28 @@ func (j *judge) installed(path string) bool {
 			}
 		}
 	}
+	return j.onUserPath(path)
+}
+
+// onUserPath reports whether an absolute path is one of the programs that the
+// user's shell finds, or such a directory of programs, outside the workspace.
+func (j *judge) onUserPath(path string) bool {
+	for _, dir := range j.SearchPath {
+		if !filepath.IsAbs(dir) {
+			continue
+		}
+		real, err := j.outside(dir)
+		if err != nil || !real.exists || real.inside != "" {
+			continue
+		}
+		if real.path == path || filepath.Dir(path) == real.path {
+			return true
+		}
+		program, err := j.outside(filepath.Join(dir, filepath.Base(path)))
+		if err == nil && program.exists && program.inside == "" && program.path == path {
+			return true
+		}
+	}
 	return false
 }
 

@@ -135,6 +135,21 @@ var table = []Row{
 		Why: "it says what is fetched and put where", Source: "gitmodules(5); CVE-2018-17456; CVE-2024-32002",
 	},
 	{
+		ID: "git-delivery", Tier: Hold, Who: "git", When: "at the next checkout", everywhere: true,
+		Content: "what a moved ref, a new stash or a changed index entry would put into the work tree is judged like a change of the work tree, and shown as ref → path; this row holds what cannot be read",
+		Why:     "a file that is committed and taken out of the tree again comes back with the commit", Source: "git-checkout(1)",
+	},
+	{
+		ID: "git-replace", Tier: Hold, Who: "git", When: "whenever the replaced object is used", everywhere: true,
+		Content: "a new or moved refs/replace/*",
+		Why:     "git takes another object in the place of the one that was asked for", Source: "git-replace(1)",
+	},
+	{
+		ID: "git-forged", Tier: Hold, Who: "git", When: nextGit, everywhere: true,
+		Content: "an object whose content is not what its name says, a multi-pack-index, commit-graph or grafts file",
+		Why:     "git would see something else than the objects say", Source: "gitrepository-layout(5)",
+	},
+	{
 		ID: "git-attributes", Tier: Flag, Who: "git", When: "at the next diff, checkout or merge of such a file",
 		Paths: []string{".gitattributes", ".git/info/attributes"}, judge: judgeAttributes, Content: "filter=, diff= and merge= that meet a configured driver",
 		Why: "a driver that you configured runs on more files", Source: "gitattributes(5)",

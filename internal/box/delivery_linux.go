@@ -26,12 +26,13 @@ import (
 // selected of it, what the guard says of that, and what stays behind.
 type delivery struct {
 	Promotion
-	store *Store
-	ws    *workspace.Workspace
-	dir   *dir
-	layer int
-	whole *changeset.Changeset // all of the box's change, .git included
-	stamp workspace.Stamp
+	store   *Store
+	ws      *workspace.Workspace
+	dir     *dir
+	layer   int
+	overlay string               // prefix of the attributes of an overlay's layer; "" for a full tree
+	whole   *changeset.Changeset // all of the box's change, .git included
+	stamp   workspace.Stamp
 
 	picked        int // directory of the content of partial files; -1
 	part, rest    *changeset.Changeset
@@ -161,7 +162,7 @@ func (d *delivery) judge() ([]guard.Finding, error) {
 	}
 	home, _ := os.UserHomeDir()
 	findings, err := guard.Judge(guard.Request{
-		Changes: d.part, Layer: d.layer, Picked: d.picked, Workspace: d.ws.FD, WorkspacePath: d.ws.Path, Home: home,
+		Changes: d.part, Layer: d.layer, Overlay: d.overlay, Picked: d.picked, Workspace: d.ws.FD, WorkspacePath: d.ws.Path, Home: home,
 		SearchPath: filepath.SplitList(os.Getenv("PATH")), Rules: rules, Allow: d.Allow, Protect: d.Protect,
 	})
 	if err != nil {

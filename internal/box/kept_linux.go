@@ -117,7 +117,7 @@ func (s *Store) Commit(id string, opts Promotion) (*Promoted, error) {
 	if arrived, err := k.resume(); arrived != nil || err != nil {
 		return arrived, err
 	}
-	d := &delivery{Promotion: opts, store: s, ws: k.ws, dir: k.dir, layer: k.layer, whole: k.changes, stamp: k.record.Stamp, picked: -1}
+	d := &delivery{Promotion: opts, store: s, ws: k.ws, dir: k.dir, layer: k.layer, whole: k.changes, stamp: k.record.Stamp, picked: -1, overlay: overlayPrefix(k.record.Form, k.record.Trusted)}
 	defer d.close()
 	if err := d.choose(); err != nil {
 		return d.report(), err

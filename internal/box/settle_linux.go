@@ -177,6 +177,14 @@ func (r *run) readChanges(git bool) (*changeset.Changeset, error) {
 	return changeset.Read(source)
 }
 
+// overlayPrefix is the prefix of the attributes in a layer; "" for a full tree.
+func overlayPrefix(form changeset.Form, trusted bool) string {
+	if form != changeset.Overlay {
+		return ""
+	}
+	return xattrPrefix(trusted)
+}
+
 func xattrPrefix(trusted bool) string {
 	if trusted {
 		return "trusted.overlay."
@@ -190,7 +198,7 @@ func (r *run) commit() error {
 	if err != nil {
 		return err
 	}
-	d := &delivery{Promotion: r.Promotion, store: r.store, ws: r.ws, dir: r.dir, layer: r.layer, whole: whole, stamp: r.stamp, picked: -1}
+	d := &delivery{Promotion: r.Promotion, store: r.store, ws: r.ws, dir: r.dir, layer: r.layer, whole: whole, stamp: r.stamp, picked: -1, overlay: overlayPrefix(r.branch.Form, r.trusted)}
 	defer d.close()
 	refused := func(err error) error {
 		r.out.Committed = false

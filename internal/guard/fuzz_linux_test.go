@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // parsers are all that read what a box wrote.
@@ -16,7 +17,7 @@ var parsers = map[string]keyed{
 }
 
 func FuzzParsers(f *testing.F) {
-	for _, text := range []string{"", "{}", "[a]\nb = c\n", "---\na: b\n---\n", "export A=b", "{\"a\":[1,{\"b\":2,},],// c\n}", "[a \"b\"]\n\tc = \"d\\n\" ; e\n", "* filter=lfs", "\ufeffa=b", "a: &x b\n<<: *x\n"} {
+	for _, text := range []string{"", "{}", "[a]\nb = c\n", "---\na: b\n---\n", "export A=b", "{\"a\":[1,{\"b\":2,},],// c\n}", "[a \"b\"]\n\tc = \"d\\n\" ; e\n", "* filter=lfs", "\ufeffa=b", "a: &x b\n<<: *x\n", ":"} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -36,6 +37,26 @@ func FuzzParsers(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestParsersAreBounded: no file of the size that is read makes a parser slow,
+// or deep.
+func TestParsersAreBounded(t *testing.T) {
+	const n = maxContent
+	for _, text := range []string{
+		strings.Repeat("a=\n", n/3), strings.Repeat("a: b\n", n/5), strings.Repeat("[", n), strings.Repeat("{\"a\":", n/5), "a" + strings.Repeat(".a", n/2-10) + "=1",
+		"a=" + strings.Repeat("{a=", n/3), "a=" + strings.Repeat("[", n-2), "[" + strings.Repeat("a.", n/2-10) + "a]\n", strings.Repeat("[[a]]\n", n/6), strings.Repeat("[a]\n", n/4), "---\n" + strings.Repeat("- x\n", n/4) + "---\n", "a:\n" + strings.Repeat(" x\n", n/3),
+		strings.Repeat("* filter=a\n", n/11), strings.Repeat("* "+strings.Repeat("diff=x ", 100)+"\n", n/703), "* " + strings.Repeat("diff=x", n/10) + strings.Repeat(" merge=y", n/20), "[a]\n" + strings.Repeat("b=c\\\n", n/6), "[a \"" + strings.Repeat("x", n-10) + "\"]", strings.Repeat("/*", n/2), strings.Repeat("\"", n), strings.Repeat("\\", n),
+		strings.Repeat("a\n", n/2), strings.Repeat("//go:generate x\n", n/16), "require (\n" + strings.Repeat("a b\n", n/4), strings.Repeat("a.b=1\n", n/6), strings.Repeat(",", n), "a = \"\"\"" + strings.Repeat("\"\"", n/3), strings.Repeat("\r", n), strings.Repeat(" ", n), strings.Repeat("\u200d", n/3),
+	} {
+		for name, parse := range parsers {
+			start := time.Now()
+			parse([]byte(text))
+			if d := time.Since(start); d > 5*time.Second {
+				t.Errorf("%s takes %v for %.20q…", name, d, text)
+			}
+		}
+	}
 }
 
 func FuzzFold(f *testing.F) {

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"crypto/sha256"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -341,7 +342,7 @@ func judgeAttributes(l *look) (Tier, string) {
 	drivers := l.j.setup().drivers
 	first := ""
 	for key := range changed {
-		_, driver, _ := strings.Cut(key, "\x00")
+		driver := key[sha256.Size:]
 		if (drivers[driver] || l.j.newDriver(driver)) && (first == "" || driver < first) {
 			first = driver
 		}
@@ -375,8 +376,8 @@ func (j *judge) newDriver(driver string) bool {
 	return false
 }
 
-// attributeKeys reads a gitattributes(5) file: a key for each line and each
-// driver that it names.
+// attributeKeys reads a gitattributes(5) file: a key for each pattern
+// and each driver that it names.
 func attributeKeys(text []byte) (map[string]string, error) {
 	keys := map[string]string{}
 	for _, line := range lines(text) {
@@ -384,9 +385,11 @@ func attributeKeys(text []byte) (map[string]string, error) {
 		if line == "" || line[0] == '#' {
 			continue
 		}
+		// A key for each driver would repeat a pattern that a box made long.
+		pattern := sha256.Sum256([]byte(strings.Fields(line)[0]))
 		for word := range strings.FieldsSeq(line) {
 			if name, _, ok := strings.Cut(word, "="); ok && (name == "filter" || name == "diff" || name == "merge") {
-				keys[line+"\x00"+word] = ""
+				keys[string(pattern[:])+word] = ""
 				if len(keys) > maxKeys {
 					return nil, errKeys
 				}

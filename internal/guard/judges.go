@@ -226,16 +226,16 @@ func judgeNix(l *look) (Tier, string) {
 }
 
 func toolVersionKeys(text []byte) (map[string]string, error) {
-	keys := map[string]string{}
+	var keys collector
 	for _, line := range lines(text) {
 		line, _, _ = strings.Cut(line, "#")
 		if words := strings.Fields(line); len(words) > 0 {
-			if err := addKey(keys, words[0], strings.Join(words[1:], " ")); err != nil {
+			if err := keys.add(words[0], strings.Join(words[1:], " ")); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return keys, nil
+	return keys.keys(), nil
 }
 
 // toolElsewhere reports whether the version of a tool is a place to take it

@@ -19,9 +19,12 @@ import (
 type keyed func([]byte) (map[string]string, error)
 
 // maxKeys bounds what one file is taken apart into.
-const maxKeys = 100_000
+const (
+	maxKeys  = 100_000
+	maxDepth = 64
+)
 
-var errKeys = errors.New("more keys than anybody writes")
+var errKeys = errors.New("more keys, or deeper ones, than anybody writes")
 
 // sep joins the parts of a key. No part of a key that matters holds it.
 const sep = "."
@@ -29,23 +32,23 @@ const sep = "."
 // flatten turns nested maps and lists into dotted keys.
 func flatten(value any) (map[string]string, error) {
 	flat := map[string]string{}
-	var walk func(at string, value any) error
-	walk = func(at string, value any) error {
-		if len(flat) > maxKeys || len(at) > maxContent {
+	var walk func(at string, value any, depth int) error
+	walk = func(at string, value any, depth int) error {
+		if len(flat) > maxKeys || depth > maxDepth {
 			return errKeys
 		}
 		switch v := value.(type) {
 		case map[string]any:
 			flat[at] = "{}"
 			for key, inner := range v {
-				if err := walk(joinKey(at, strings.ToLower(key)), inner); err != nil {
+				if err := walk(joinKey(at, strings.ToLower(key)), inner, depth+1); err != nil {
 					return err
 				}
 			}
 		case []any:
 			flat[at] = "[]"
 			for i, inner := range v {
-				if err := walk(joinKey(at, strconv.Itoa(i)), inner); err != nil {
+				if err := walk(joinKey(at, strconv.Itoa(i)), inner, depth+1); err != nil {
 					return err
 				}
 			}
@@ -54,7 +57,7 @@ func flatten(value any) (map[string]string, error) {
 		}
 		return nil
 	}
-	err := walk("", value)
+	err := walk("", value, 0)
 	delete(flat, "")
 	return flat, err
 }
@@ -147,27 +150,43 @@ func lines(text []byte) []string {
 	return strings.Split(strings.ReplaceAll(strings.TrimPrefix(string(text), "\ufeff"), "\r\n", "\n"), "\n")
 }
 
-// addKey notes a key that may be given more than once: what was said before
-// stays in its text.
-func addKey(keys map[string]string, key, value string) error {
-	if before, again := keys[key]; again {
-		value = before + "\n" + value
-		if len(value) > 2*maxContent {
+// collector gathers keys that may be given more than once: all that is said of
+// one is its text. Builders, since a box may say a million things of one key.
+type collector struct {
+	texts map[string]*strings.Builder
+}
+
+func (c *collector) add(key, value string) error {
+	text := c.texts[key]
+	if text == nil {
+		if len(c.texts) == maxKeys {
 			return errKeys
 		}
+		if c.texts == nil {
+			c.texts = map[string]*strings.Builder{}
+		}
+		text = &strings.Builder{}
+		c.texts[key] = text
+	} else {
+		text.WriteByte('\n')
 	}
-	keys[key] = value
-	if len(keys) > maxKeys {
-		return errKeys
-	}
+	text.WriteString(value)
 	return nil
+}
+
+func (c *collector) keys() map[string]string {
+	keys := make(map[string]string, len(c.texts))
+	for key, text := range c.texts {
+		keys[key] = text.String()
+	}
+	return keys
 }
 
 // envKeys reads a file of NAME=value lines. The tools that read such files
 // differ in what a quote spans, so every line that could be a setting is one.
 // Names keep their case.
 func envKeys(text []byte) (map[string]string, error) {
-	keys := map[string]string{}
+	var keys collector
 	for _, line := range lines(text) {
 		for line := range strings.SplitSeq(line, "\r") {
 			line = strings.TrimSpace(line)
@@ -182,17 +201,17 @@ func envKeys(text []byte) (map[string]string, error) {
 			if strings.ContainsAny(name, " \t") {
 				continue
 			}
-			if err := addKey(keys, name, strings.TrimSpace(line[at+1:])); err != nil {
+			if err := keys.add(name, strings.TrimSpace(line[at+1:])); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return keys, nil
+	return keys.keys(), nil
 }
 
 // iniKeys reads what Python's configparser and its like read: "section.key".
 func iniKeys(text []byte) (map[string]string, error) {
-	keys := map[string]string{}
+	var keys collector
 	section, last := "", ""
 	for _, line := range lines(text) {
 		bare := strings.TrimSpace(line)
@@ -204,7 +223,7 @@ func iniKeys(text []byte) (map[string]string, error) {
 			continue
 		}
 		if last != "" && (line[0] == ' ' || line[0] == '\t') {
-			if err := addKey(keys, last, bare); err != nil { // goes on
+			if err := keys.add(last, bare); err != nil { // goes on
 				return nil, err
 			}
 		}
@@ -213,18 +232,18 @@ func iniKeys(text []byte) (map[string]string, error) {
 			continue
 		}
 		last = joinKey(section, strings.ToLower(strings.TrimSpace(bare[:at])))
-		if err := addKey(keys, last, strings.TrimSpace(bare[at+1:])); err != nil {
+		if err := keys.add(last, strings.TrimSpace(bare[at+1:])); err != nil {
 			return nil, err
 		}
 	}
-	return keys, nil
+	return keys.keys(), nil
 }
 
 // yamlKeys reads the keys at the top of a YAML mapping in block style, each
 // with the lines beneath it. What could hide a key, as flow style at the top,
 // merges, tags, anchors and escapes do, is an error.
 func yamlKeys(text []byte) (map[string]string, error) {
-	keys := map[string]string{}
+	var keys collector
 	last := ""
 	for i, line := range lines(text) {
 		bare := strings.TrimRight(line, " \t\r")
@@ -235,7 +254,7 @@ func yamlKeys(text []byte) (map[string]string, error) {
 			if last == "" {
 				return nil, fmt.Errorf("line %d is indented beneath nothing", i+1)
 			}
-			if err := addKey(keys, last, bare); err != nil {
+			if err := keys.add(last, bare); err != nil {
 				return nil, err
 			}
 			continue
@@ -245,18 +264,18 @@ func yamlKeys(text []byte) (map[string]string, error) {
 			return nil, fmt.Errorf("line %d is no key", i+1)
 		}
 		key = strings.TrimSpace(key)
-		if quote := key[0]; (quote == '"' || quote == '\'') && len(key) > 1 && key[len(key)-1] == quote {
-			key = key[1 : len(key)-1]
+		if n := len(key); n > 1 && (key[0] == '"' || key[0] == '\'') && key[n-1] == key[0] {
+			key = key[1 : n-1]
 		}
 		if key == "" || strings.ContainsAny(key, "\"'{}[]\t&*!|>%@`\\?,#") || strings.Contains(key, "<<") {
 			return nil, fmt.Errorf("line %d has a key in a form that is not looked through", i+1)
 		}
 		last = strings.ToLower(key)
-		if err := addKey(keys, last, strings.TrimSpace(value)); err != nil {
+		if err := keys.add(last, strings.TrimSpace(value)); err != nil {
 			return nil, err
 		}
 	}
-	return keys, nil
+	return keys.keys(), nil
 }
 
 // frontMatter reads the keys between the "---" lines at the top of a text; a
@@ -278,7 +297,7 @@ func frontMatter(text []byte) (map[string]string, error) {
 
 // goModKeys reads the directives of a go.mod or go.work file.
 func goModKeys(text []byte) (map[string]string, error) {
-	keys := map[string]string{}
+	var keys collector
 	block := ""
 	for _, line := range lines(text) {
 		line, _, _ = strings.Cut(line, "//")
@@ -295,11 +314,11 @@ func goModKeys(text []byte) (map[string]string, error) {
 		case block != "":
 			words = append([]string{block}, words...)
 		}
-		if err := addKey(keys, words[0], strings.Join(words[1:], " ")); err != nil {
+		if err := keys.add(words[0], strings.Join(words[1:], " ")); err != nil {
 			return nil, err
 		}
 	}
-	return keys, nil
+	return keys.keys(), nil
 }
 
 // goGenerate reads the commands that go generate would run.
@@ -319,13 +338,13 @@ func goGenerate(text []byte) (map[string]string, error) {
 
 // todoKeys reads the commands of a rebase that is under way.
 func todoKeys(text []byte) (map[string]string, error) {
-	keys := map[string]string{}
+	var keys collector
 	for _, line := range lines(text) {
 		command, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 		command, tabbed, _ := strings.Cut(command, "\t")
-		if err := addKey(keys, strings.ToLower(command), tabbed+rest); err != nil {
+		if err := keys.add(strings.ToLower(command), tabbed+rest); err != nil {
 			return nil, err
 		}
 	}
-	return keys, nil
+	return keys.keys(), nil
 }

@@ -224,7 +224,7 @@ func TestLinks(t *testing.T) {
 		{path: "l", target: "HOME/m", setup: func(w *world) { put(w.t, w.home, "m", "-> /usr/bin/env") }, want: ""}, // on, to the system
 		{path: "l", target: "HOME/m", setup: func(w *world) { put(w.t, w.home, "m", "-> nothing/x") }, want: Hold},  // dangling
 		{path: "l", target: "HOME/m", setup: func(w *world) { put(w.t, w.home, "m", "-> m") }, want: Hold},          // a loop outside
-		{path: "l", target: "l", want: Hold},                                                                        // a loop
+		{path: "l", target: "l"}, // a loop
 		{path: "node_modules/p", target: "../packages/p", setup: func(w *world) { w.host("node_modules/p/x", "").remove("node_modules/p") }},
 		{path: "p", target: "packages/p", setup: func(w *world) { w.host("p/x", "").remove("p") }, want: Hold},
 		{path: "bazel-bin", target: "HOME/.cache/bazel/x", want: Hold},

@@ -136,7 +136,7 @@ func (j *judge) resolve(path, target string) (inside, out string) {
 			next, err := j.mergedLink(at)
 			j.fail(err)
 			if links++; links > maxLinks || err != nil {
-				return "", "/" // nobody follows it, and nobody should
+				return at, "" // nobody can follow it
 			}
 			rest, out = j.enter(&dir, next+"/"+rest)
 		}

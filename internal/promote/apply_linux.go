@@ -323,10 +323,16 @@ func (m *mover) finish(index int, s *step) error {
 	}
 	slots := newTree(m.txn)
 	defer slots.close()
+	if err := m.openSlots(index, s); err != nil {
+		return err
+	}
 	for i := len(s.Files) - 1; i >= 0; i-- { // directories after what they hold
 		f := &s.Files[i]
 		dir, name, err := slots.parent(slotPath(index, f))
 		if err != nil {
+			return err
+		}
+		if err := m.closeSlot(dir, name, f); err != nil {
 			return err
 		}
 		if f.Linked != nil && len(f.Linked.Scrub) > 0 {
@@ -349,10 +355,48 @@ func (m *mover) finish(index int, s *step) error {
 	return nil
 }
 
+// openSlots lets an ordinary user into his own directories while what they
+// hold is finished, however they will be closed in the end.
+func (m *mover) openSlots(index int, s *step) error {
+	for i := range s.Files {
+		f := &s.Files[i]
+		if m.user && f.Type == fsat.Directory && f.Mode&0o700 != 0o700 {
+			if err := chmodAt(m.txn, slotPath(index, f), f.Mode|0o700); err != nil && !absent(err) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// closeSlot ends openSlots for one directory.
+func (m *mover) closeSlot(dir int, name string, f *placed) error {
+	if !m.user || f.Type != fsat.Directory || f.Mode&0o700 == 0o700 {
+		return nil
+	}
+	return chmodAt(dir, name, f.Mode)
+}
+
+func chmodAt(dir int, rel string, mode uint32) error {
+	fd, err := fsat.OpenPath(dir, rel)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	st, err := fsat.Fstat(fd)
+	if err != nil || st.Mode == mode {
+		return err
+	}
+	return chmod(fd, mode)
+}
+
 // unfinish gives files of the layer back what finish took.
 func (m *mover) unfinish(index int, s *step) error {
 	if m.undo {
 		return nil // they are the layer's no more
+	}
+	if err := m.openSlots(index, s); err != nil { // they go with the transaction
+		return err
 	}
 	slots := newTree(m.txn)
 	defer slots.close()

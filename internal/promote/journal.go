@@ -112,6 +112,9 @@ type placed struct {
 	Ino    uint64    `json:"ino"`
 	Mtime  fsat.Time `json:"mtime"`            // the one it gets
 	Digest string    `json:"digest,omitempty"` // of a regular file
+	// Mode is the one that a directory gets when all in it is done: it may be
+	// closed to its owner.
+	Mode uint32 `json:"mode,omitempty"`
 	// Linked is set for a file that is still in the layer too. Until the
 	// commit point nothing of it is changed, so that a kill leaves the layer
 	// as it was.
@@ -272,6 +275,9 @@ func (s *step) validate() error {
 		}
 		if (i == 0) != (f.Rel == ".") {
 			return errors.New("files out of order")
+		}
+		if f.Mode&^0o7777 != 0 || f.Mode != 0 && f.Type != fsat.Directory {
+			return fmt.Errorf("mode %o of a %s", f.Mode, f.Type)
 		}
 		if f.Linked == nil {
 			continue

@@ -210,6 +210,7 @@ func (p *planner) arrange(i int, d *decision) error {
 		return nil
 	default:
 		s.Kind = replace
+		p.noteNames(d)
 	}
 	if err := p.parent(dir, d.st, d.found); err != nil {
 		return err
@@ -219,6 +220,23 @@ func (p *planner) arrange(i int, d *decision) error {
 		p.whole[e.Path] = len(p.steps) - 1
 	}
 	return nil
+}
+
+// noteNames says when a file that is replaced has other names, which the
+// promotion does not know of and never writes through.
+func (p *planner) noteNames(d *decision) {
+	if d.st.Type != fsat.Regular || d.st.Nlink < 2 {
+		return
+	}
+	others := d.st.Nlink
+	for i := range p.decisions {
+		if o := &p.decisions[i]; o.verdict == take && o.found && o.st.Ino == d.st.Ino && others > 0 {
+			others--
+		}
+	}
+	if others > 0 {
+		p.notes = append(p.notes, fmt.Sprintf("%q has hard links outside of the change (%d): those keep the old content", d.entry.Path, others))
+	}
 }
 
 // altersInPlace reports whether an entry is done without another file in the
@@ -273,6 +291,9 @@ func (p *planner) alteration(e *changeset.Entry, st fsat.Stat) (*alteration, err
 	}
 	if os.Geteuid() == 0 {
 		a.To.UID, a.To.GID = e.After.UID, e.After.GID
+	}
+	if euid := uint32(os.Geteuid()); euid != 0 && st.UID != euid && a.To.Mode != st.Mode {
+		return nil, fmt.Errorf("it belongs to uid %d, and only its owner may change its mode: run hutch as that user or as root, or leave it out (--except)", st.UID)
 	}
 	fd, err := fsat.OpenPath(p.req.Workspace, e.Path)
 	if err != nil {

@@ -92,6 +92,11 @@ func (s *shed) promote(ctx context.Context, p *plan, res Result) (Result, error)
 			return drop(err)
 		}
 		if err := st.step(i); err != nil {
+			// What the host did meanwhile may be the reason, and says more.
+			var conflict *ConflictError
+			if now := p.unchanged(); errors.As(now, &conflict) {
+				err = now
+			}
 			return drop(err)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -35,6 +37,13 @@ type stager struct {
 	spent             []spent
 	shared            map[string]shared // by group of hard links: its first name, staged
 	made              []string          // what barrier B1 has to flush, relative to txn
+}
+
+// inherited is what a directory of the host gives to what is made in it.
+type inherited struct {
+	acl    []byte // its default ACL
+	setgid bool
+	gid    uint32
 }
 
 // spent is a name in the layer whose file is linked into a slot.
@@ -80,6 +89,10 @@ func (s *stager) step(index int) error {
 	slot := slotName(index)
 	slots := newTree(s.txn)
 	defer slots.close()
+	from, err := s.inherit(st)
+	if err != nil {
+		return err
+	}
 	for _, e := range entries {
 		rel := "."
 		if e.Path != string(st.Path) {
@@ -99,13 +112,16 @@ func (s *stager) step(index int) error {
 		}
 		f, id, err := s.again(dir, name, at, e, finalMode(e.After, had))
 		if err == nil && f.Ino == 0 {
-			f, id, err = s.one(dir, name, e, had)
+			f, id, err = s.one(dir, name, e, had, from)
 		}
 		if err != nil {
 			return fmt.Errorf("stage %q: %w", e.Path, err)
 		}
 		f.Rel = raw(rel)
 		f.Mtime = e.After.Mtime // ranked when all is staged
+		if f.Type == fsat.Directory {
+			f.Mode = from.mode(e)
+		}
 		if f.Type == fsat.Regular {
 			f.Digest = e.After.Digest
 			if data, ok := s.plan.merged[e]; ok {
@@ -133,12 +149,17 @@ func (s *stager) step(index int) error {
 		if rel := st.Files[i].Rel; rel != "." {
 			at = slot + "/" + string(rel)
 		}
-		mode := finalMode(e.After, 0)
+		mode := from.mode(e)
 		fd, err := fsat.OpenPath(s.txn, at)
 		if err != nil {
 			return err
 		}
-		err = s.dress(fd, e.After.Xattrs, mode)
+		if from.acl != nil {
+			err = errors.Join(setXattr(fd, defaultACL, from.acl), setXattr(fd, aclXattr, from.acl))
+		}
+		if err == nil {
+			err = s.dress(fd, e.After.Xattrs, mode)
+		}
 		unix.Close(fd)
 		if err != nil {
 			return fmt.Errorf("stage %q: %w", e.Path, err)
@@ -211,9 +232,42 @@ func (s *stager) alike(first shared, e *changeset.Entry, mode uint32) bool {
 		a.Target == b.Target && a.Digest == b.Digest && a.Mtime == b.Mtime && maps.EqualFunc(a.Xattrs, b.Xattrs, bytes.Equal)
 }
 
+const defaultACL = "system.posix_acl_default"
+
+// inherit looks at the directory that something new is made in. What only
+// replaces a file has nothing from it.
+func (s *stager) inherit(st *step) (inherited, error) {
+	var from inherited
+	if st.Kind != create {
+		return from, nil
+	}
+	above, _ := fsat.Split(string(st.Path))
+	fd, err := fsat.Open(s.plan.req.Workspace, above, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return from, err
+	}
+	defer unix.Close(fd)
+	dir, err := fsat.Fstat(fd)
+	if err != nil {
+		return from, err
+	}
+	from.setgid, from.gid = dir.Mode&0o2000 != 0, dir.GID
+	from.acl, _, err = fsat.Xattr(fd, defaultACL)
+	return from, err
+}
+
+// mode is that of a new directory.
+func (f inherited) mode(e *changeset.Entry) uint32 {
+	mode := finalMode(e.After, 0)
+	if f.setgid {
+		mode |= 0o2000
+	}
+	return mode
+}
+
 // one makes the staged form of one entry. A directory is left open for what
 // goes into it.
-func (s *stager) one(dir int, name string, e *changeset.Entry, had uint32) (placed, ident, error) {
+func (s *stager) one(dir int, name string, e *changeset.Entry, had uint32, from inherited) (placed, ident, error) {
 	var f placed
 	var err error
 	switch e.After.Type {
@@ -222,7 +276,10 @@ func (s *stager) one(dir int, name string, e *changeset.Entry, had uint32) (plac
 	case fsat.Symlink:
 		err = symlink(e.After.Target, dir, name)
 	case fsat.Regular:
-		f.Linked, err = s.regular(dir, name, e, finalMode(e.After, had))
+		err = s.admitted(e, func() (err error) {
+			f.Linked, err = s.regular(dir, name, e, finalMode(e.After, had), from)
+			return err
+		})
 	default:
 		err = fmt.Errorf("a %s is never promoted", e.After.Type)
 	}
@@ -235,15 +292,27 @@ func (s *stager) one(dir int, name string, e *changeset.Entry, had uint32) (plac
 			return f, ident{}, err
 		}
 	}
+	if f.Linked == nil && from.setgid && os.Geteuid() != 0 {
+		// As a plain create would have it; not given to who is not of the
+		// group.
+		if err := lchown(dir, name, ^uint32(0), from.gid); err != nil && !errors.Is(err, unix.EPERM) {
+			return f, ident{}, err
+		}
+	}
 	if f.Linked == nil && e.After.Type == fsat.Regular {
 		fd, err := fsat.OpenPath(dir, name)
 		if err != nil {
 			return f, ident{}, err
 		}
 		defer unix.Close(fd)
-		if acl, ok, err := s.hostACL(e); err != nil {
+		acl, ok, err := s.hostACL(e)
+		if err != nil {
 			return f, ident{}, err
-		} else if ok {
+		}
+		if from.acl != nil {
+			acl, ok = from.acl, true
+		}
+		if ok {
 			if err := setXattr(fd, aclXattr, acl); err != nil {
 				return f, ident{}, err
 			}
@@ -275,7 +344,7 @@ func (s *stager) dress(fd int, xattrs map[string][]byte, mode uint32) error {
 // file into the slot; the layer's name goes when the promotion is done, so
 // that together the two are a rename that no failure, and no kill, can turn
 // into the loss of the box's work.
-func (s *stager) regular(dir int, name string, e *changeset.Entry, mode uint32) (*linked, error) {
+func (s *stager) regular(dir int, name string, e *changeset.Entry, mode uint32, inherit inherited) (*linked, error) {
 	from := s.layer
 	switch e.Source {
 	case changeset.Workspace:
@@ -300,10 +369,10 @@ func (s *stager) regular(dir int, name string, e *changeset.Entry, mode uint32) 
 		return nil, err
 	}
 	if st.Type != fsat.Regular || st.Size != e.After.Size {
-		return nil, fmt.Errorf("the %s changed since the changeset was read", e.Source)
+		return nil, changedSource(e)
 	}
 
-	if from == s.layer && !s.noLink {
+	if from == s.layer && !s.noLink && inherit.acl == nil {
 		l, err := s.link(fromDir, fromName, src, st, dir, name, e, mode)
 		if err != nil {
 			return nil, err
@@ -315,6 +384,47 @@ func (s *stager) regular(dir int, name string, e *changeset.Entry, mode uint32) 
 		}
 	}
 	return nil, s.copy(fromDir, fromName, src, st, dir, name, e)
+}
+
+// admitted runs do, which may have to look into directories of the layer that
+// their owner closed to himself, as a box can leave any. Only a kill meanwhile
+// leaves a trace in the layer: the right to look.
+func (s *stager) admitted(e *changeset.Entry, do func() error) error {
+	err := do()
+	if !errors.Is(err, unix.EACCES) || e.Source != changeset.Layer || os.Geteuid() == 0 {
+		return err
+	}
+	var closed []func() error
+	for end := range e.SourcePath {
+		if e.SourcePath[end] != '/' {
+			continue
+		}
+		above := e.SourcePath[:end]
+		st, err := fsat.Lstat(s.plan.req.Layer, above)
+		if err != nil || st.Mode&0o500 == 0o500 {
+			continue
+		}
+		if chmodAt(s.plan.req.Layer, above, st.Mode|0o500) == nil {
+			closed = append(closed, func() error { return chmodAt(s.plan.req.Layer, above, st.Mode) })
+		}
+	}
+	if closed == nil {
+		return err
+	}
+	err = do()
+	for _, again := range slices.Backward(closed) {
+		err = errors.Join(err, again())
+	}
+	return err
+}
+
+// changedSource says that the content of an entry is not what the changeset
+// speaks of. In the workspace that is the user's doing.
+func changedSource(e *changeset.Entry) error {
+	if e.Source == changeset.Workspace {
+		return &ConflictError{[]Conflict{{Path: e.SourcePath, Box: "moved to " + strconv.Quote(e.Path), Host: changedDuring}}}
+	}
+	return fmt.Errorf("the %s changed since the changeset was read", e.Source)
 }
 
 // write stages content that is in neither tree.
@@ -473,7 +583,7 @@ func (s *stager) copy(fromDir int, fromName string, src int, st fsat.Stat, dir i
 	}
 	// Someone may be writing to the host's file right now.
 	if sum, err := digest(dir, name); err != nil || sum != e.After.Digest {
-		return errors.Join(errors.New("the workspace's file changed since the changeset was read"), err)
+		return errors.Join(changedSource(e), err)
 	}
 	return nil
 }

@@ -76,7 +76,8 @@ func (m *mover) vouchFor(s *step) (paths []vouch, err error) {
 		if path == "." {
 			dir, name, err = m.ws, ".", nil
 		}
-		if absent(err) {
+		// EACCES: a new directory can be closed to its own owner.
+		if absent(err) || errors.Is(err, unix.EACCES) {
 			paths = append(paths, vouch{})
 			return nil
 		}
@@ -86,7 +87,7 @@ func (m *mover) vouchFor(s *step) (paths []vouch, err error) {
 		v, err := describe(dir, name)
 		// What the user has changed by now (in a recovery) is not what was
 		// promoted: leave it unvouched for.
-		if absent(err) || err == nil && (v.Ino != ino || mtime != nil && v.Type != fsat.Directory && v.Mtime != *mtime) {
+		if absent(err) || errors.Is(err, unix.EACCES) || err == nil && (v.Ino != ino || mtime != nil && v.Type != fsat.Directory && v.Mtime != *mtime) {
 			v, err = vouch{}, nil
 		}
 		paths = append(paths, v)

@@ -14,6 +14,10 @@ cmd:git git git git git
 cmd:python3 python3 python3 python3 python
 py:pytest python3-pytest python3-pytest py3-pytest python-pytest
 cmd:node nodejs nodejs nodejs nodejs
+cmd:npm npm npm npm npm
+cmd:perl perl-base perl-interpreter perl perl
+cmd:make make make make make
+cmd:rsync rsync rsync rsync rsync
 cmd:curl curl curl curl curl
 cmd:strace strace strace strace strace
 cmd:setpriv util-linux util-linux setpriv util-linux

@@ -41,6 +41,7 @@ enum {
 enum {
 	LISTENERS_MAX = MOVER_FDS - 1,
 	MOVES_MAX = 16,   // at once; more are told to go on
+	LINKS_MAX = 128,  // files with several names, a descriptor each; more become files of their own
 	DEPTH_MAX = 400,  // levels; two descriptors and a frame below 2 KB each
 	STACK_SIZE = 1 << 20,
 };
@@ -62,7 +63,10 @@ struct call {
 };
 
 enum { FREE, RUNNING, DONE, UNCLAIMED };
-enum { GO_ON = 1 }; // the kernel does it
+enum {
+	GO_ON = 1, // the kernel does it
+	GONE,      // the caller no longer waits; nothing was done
+};
 
 // One move. Written by the serving thread until the moving thread is made, by
 // the moving thread until state is DONE, then by the serving thread again.
@@ -72,8 +76,13 @@ struct move {
 	int listener, restarts;
 	u64 first_id, id; // of the notification; a restarted call brings a new one
 	struct call call;
-	long result; // as of renameat2, or GO_ON
+	long result; // as of renameat2, or GO_ON, or GONE
 	int undoing;
+	struct {
+		u64 device, inode; // of a file with several names, in the layer below
+		int fd;            // where its first name was moved to
+	} links[LINKS_MAX];
+	int link_count;
 	char old_path[PATH_MAX_], new_path[PATH_MAX_];
 	char xattr_names[XATTR_LIST_MAX_], xattr_names_there[XATTR_LIST_MAX_], xattr_value[XATTR_SIZE_MAX_];
 } __attribute__((aligned(16))); // its stack follows it
@@ -106,6 +115,11 @@ static int starts_with(const char *s, const char *prefix)
 }
 
 // ---- what the caller named ----
+
+static int is_waiting(int listener, u64 id)
+{
+	return sys(ioctl, listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &id) == 0;
+}
 
 // Reads a path from the caller's memory. 0 when it cannot: the caller is not
 // dumpable, is gone, or gave an address or a path that is none.
@@ -268,6 +282,39 @@ static long copy_extras(struct move *m, int from, int to, const struct attribute
 
 static long move_directory(struct move *m, int from, int to, const char *name, int depth);
 
+// Moves a name. A file of the layer below loses its other names when the kernel
+// moves one (each is copied up by itself), so those are made anew.
+static long move_name(struct move *m, int from, int to, const char *name)
+{
+	struct statx st;
+	if (m->undoing || sys(statx, from, name, AT_SYMLINK_NOFOLLOW_, STATX_BASIC_STATS, &st) < 0 ||
+		(st.stx_mode & S_IFMT_) == S_IFDIR_ || st.stx_nlink < 2)
+		return sys(renameat2, from, name, to, name, RENAME_NOREPLACE_);
+	u64 device = (u64)st.stx_dev_major << 32 | st.stx_dev_minor;
+	for (int i = 0; i < m->link_count; i++) {
+		char first[32];
+		if (m->links[i].inode != st.stx_ino || m->links[i].device != device)
+			continue;
+		append_number(append(first, "/proc/self/fd/"), (u64)m->links[i].fd);
+		if (sys(linkat, AT_FDCWD_, first, to, name, 0x400 /* AT_SYMLINK_FOLLOW */) == 0)
+			return sys(unlinkat, from, name, 0);
+	}
+	long ret = sys(renameat2, from, name, to, name, RENAME_NOREPLACE_);
+	if (ret == 0 && m->link_count < LINKS_MAX) {
+		long fd = sys(openat, to, name, O_PATH_ | O_NOFOLLOW_ | O_CLOEXEC_, 0);
+		struct statx now;
+		// One of the upper layer keeps its inode, and its other names.
+		if (fd >= 0 && (sys(statx, fd, "", AT_EMPTY_PATH_, STATX_INO, &now) < 0 || now.stx_ino == st.stx_ino))
+			sys(close, fd);
+		else if (fd >= 0) {
+			m->links[m->link_count].device = device;
+			m->links[m->link_count].inode = st.stx_ino;
+			m->links[m->link_count++].fd = (int)fd;
+		}
+	}
+	return ret;
+}
+
 // Moves all that is in one directory into another.
 static long move_contents(struct move *m, int from, int to, int depth)
 {
@@ -285,9 +332,14 @@ static long move_contents(struct move *m, int from, int to, int depth)
 				continue;
 			if (cancelled && !m->undoing)
 				return -ECANCELED;
-			long ret = sys(renameat2, from, e->name, to, e->name, RENAME_NOREPLACE_);
-			if (ret == -EXDEV || ret == -EEXIST)
-				ret = move_directory(m, from, to, e->name, depth);
+			long ret = move_name(m, from, to, e->name);
+			// EACCES: a directory that may not be written is not moved
+			// to another, either.
+			if (ret == -EXDEV || ret == -EEXIST || ret == -EACCES) {
+				long err = move_directory(m, from, to, e->name, depth);
+				if (err != -ENOTDIR)
+					ret = err;
+			}
 			if (ret < 0 && ret != -ENOENT) // another process took it
 				return ret;
 		}
@@ -303,7 +355,7 @@ static long move_directory(struct move *m, int from, int to, const char *name, i
 	if (ret < 0)
 		return ret;
 	if ((a.mode & S_IFMT_) != S_IFDIR_)
-		return -EEXIST;
+		return -ENOTDIR;
 	if (a.uid != own_uid)
 		return -EPERM; // the new one would be ours
 	// Before the mode of the old is changed: undoing takes it from the new.
@@ -426,6 +478,8 @@ static long make_movable(struct move *m, int parent, const char *name)
 			set_attributes((int)source, &a);
 		m->undoing = 0;
 	}
+	while (m->link_count > 0)
+		sys(close, m->links[--m->link_count].fd);
 	if (source >= 0)
 		sys(close, source);
 	if (target >= 0)
@@ -498,8 +552,7 @@ static long rename_for(struct move *m)
 	if (find_place(&new, m->call.caller, m->call.new_dir, m->new_path)) {
 		// What was opened by the caller's number is the caller's only if it
 		// still waits: numbers are given again.
-		if (sys(ioctl, m->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &m->first_id) == 0)
-			ret = rename_between(m, &old, &new);
+		ret = is_waiting(m->listener, m->first_id) ? rename_between(m, &old, &new) : GONE;
 		sys(close, new.dir);
 	}
 	sys(close, old.dir);
@@ -603,11 +656,6 @@ static long answer(int listener, u64 id, long result)
 	return sys(ioctl, listener, SECCOMP_IOCTL_NOTIF_SEND, &response);
 }
 
-static int is_waiting(int listener, u64 id)
-{
-	return sys(ioctl, listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &id) == 0;
-}
-
 static int state_of(struct move *m)
 {
 	return __atomic_load_n(&m->state, __ATOMIC_ACQUIRE);
@@ -677,7 +725,7 @@ static int begin_move(int listener, int restarts, u64 id, const struct call *cal
 	m->restarts = restarts;
 	m->id = m->first_id = id;
 	m->call = *call;
-	m->undoing = 0;
+	m->undoing = m->link_count = 0;
 	m->state = RUNNING;
 	m->thread = 1;
 	unsigned long flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_CHILD_CLEARTID;
@@ -764,11 +812,16 @@ static void finish_moves(void)
 		struct move *m = moves[i];
 		if (state_of(m) != DONE)
 			continue;
-		// The caller may have been killed, or its wait broken off.
-		long ret = answer(m->listener, m->id, m->result);
 		while (__atomic_load_n(&m->thread, __ATOMIC_ACQUIRE))
 			sys(sched_yield); // it has nothing left to do but to end
-		m->state = ret == -ENOENT && m->restarts && m->result != GO_ON ? UNCLAIMED : FREE;
+		m->state = FREE;
+		if (m->result == GONE) {
+			struct call call = m->call;
+			if (is_waiting(m->listener, m->id)) // again: it was restarted
+				move_or_queue(m->listener, m->restarts, m->id, &call);
+		} else if (answer(m->listener, m->id, m->result) == -ENOENT && m->restarts && m->result != GO_ON) {
+			m->state = UNCLAIMED; // killed, or its wait was broken off
+		}
 	}
 	for (int n = queue_length; n > 0; n--) {
 		struct queued q = queue[0];

@@ -45,7 +45,8 @@
 // their own. Every filter is asked and the strictest answer wins, an errno
 // before a user notification, so neither a later filter nor the listener of
 // one (SECCOMP_FILTER_FLAG_NEW_LISTENER) can allow what this one denies. A
-// listener only rules processes that its owner could ptrace.
+// listener only rules processes that its owner could ptrace. Where the box has
+// a mover (see Notify) the kernel refuses a second listener with EBUSY.
 //
 // netlink: only NETLINK_ROUTE, which getaddrinfo, getifaddrs and
 // os.networkInterfaces ask for the interfaces. It shows the network namespace

@@ -139,7 +139,7 @@ func (p *planner) repositories() ([]string, error) {
 				break
 			}
 			_, gone := p.gone[dir]
-			is, err := p.isRepository(dir)
+			is, err := isRepository(p.host, dir)
 			if err != nil {
 				return nil, err
 			}
@@ -158,9 +158,9 @@ func (p *planner) repositories() ([]string, error) {
 
 // isRepository reports whether git would take a directory of the host for one
 // of its own: with HEAD, and objects or, in that of a worktree, a commondir.
-func (p *planner) isRepository(dir string) (bool, error) {
+func isRepository(host *tree, dir string) (bool, error) {
 	has := func(name string, t fsat.Type) (bool, error) {
-		st, err := p.host.lstat(dir + "/" + name)
+		st, err := host.lstat(dir + "/" + name)
 		if absent(err) {
 			return false, nil
 		}
@@ -175,15 +175,48 @@ func (p *planner) isRepository(dir string) (bool, error) {
 	return has("commondir", fsat.Regular)
 }
 
-// lockGit takes index.lock in every repository of the plan.
-func (p *plan) lockGit(txn int) error {
-	if len(p.repos) == 0 {
+// repositories returns the git directories in which the journal changes
+// something.
+func (m *mover) repositories() (dirs []string, err error) {
+	known := map[string]bool{}
+	for i := range m.j.Steps {
+		for dir, _ := fsat.Split(string(m.j.Steps[i].Path)); dir != "." && gitPath(dir) != nil && !known[dir]; dir, _ = fsat.Split(dir) {
+			known[dir] = true
+			is, err := isRepository(m.tree, dir)
+			if err != nil {
+				return nil, err
+			}
+			if is {
+				dirs = append(dirs, dir)
+			}
+		}
+	}
+	slices.Sort(dirs)
+	return dirs, nil
+}
+
+// lockGit takes the locks of an undo, unless a process that died left them.
+func (m *mover) lockGit() error {
+	entries, err := fsat.ReadDir(m.txn)
+	if err != nil || slices.ContainsFunc(entries, func(e fsat.Dirent) bool { return strings.HasPrefix(e.Name, lockPrefix) }) {
+		return err
+	}
+	repos, err := m.repositories()
+	if err != nil {
+		return err
+	}
+	return lockGit(m.ws, m.txn, m.j.ID, repos)
+}
+
+// lockGit takes index.lock in repositories, for the transaction id.
+func lockGit(ws, txn int, id string, repos []string) error {
+	if len(repos) == 0 {
 		return nil
 	}
 	names := []string{"."}
-	for i, dir := range p.repos {
+	for i, dir := range repos {
 		name := lockPrefix + strconv.Itoa(i)
-		if err := writeNew(txn, name, lockText(p.req.ID, dir)); err != nil {
+		if err := writeNew(txn, name, lockText(id, dir)); err != nil {
 			return err
 		}
 		names = append(names, name)
@@ -193,8 +226,8 @@ func (p *plan) lockGit(txn int) error {
 	if err := flush(txn, names); err != nil {
 		return err
 	}
-	for i, dir := range p.repos {
-		if err := lockOne(p.req.Workspace, txn, lockPrefix+strconv.Itoa(i), lockText(p.req.ID, dir), dir); err != nil {
+	for i, dir := range repos {
+		if err := lockOne(ws, txn, lockPrefix+strconv.Itoa(i), lockText(id, dir), dir); err != nil {
 			return err
 		}
 	}

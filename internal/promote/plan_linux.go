@@ -116,9 +116,12 @@ func makePlan(req *Request) (*plan, error) {
 	p.order()
 	slices.SortFunc(p.resolved, func(a, b Resolution) int { return strings.Compare(a.Path, b.Path) })
 	if len(p.steps) > 0 {
-		// .hutch will be made there, and an undo gives back the time.
-		if err := p.parent(".", fsat.Stat{}, false); err != nil {
-			return nil, err
+		// .hutch will be made in the one, locks in the others: the way back
+		// restores their times too.
+		for _, dir := range append([]string{"."}, p.repos...) {
+			if err := p.parent(dir, fsat.Stat{}, false); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return p.plan, nil

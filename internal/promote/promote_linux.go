@@ -81,7 +81,7 @@ func (s *shed) promote(ctx context.Context, p *plan, res Result) (Result, error)
 		return drop(err)
 	}
 	defer unix.Close(txn)
-	if err := p.lockGit(txn); err != nil {
+	if err := lockGit(s.ws, txn, p.req.ID, p.repos); err != nil {
 		return drop(err)
 	}
 

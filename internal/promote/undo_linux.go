@@ -183,6 +183,12 @@ func (s *shed) undo(ctx context.Context, f *finished, all []kept, receipt []byte
 	m.follow(order)
 	err := fsync(f.txn)
 	if err == nil {
+		err = m.lockGit()
+	}
+	if err == nil {
+		err = w.again()
+	}
+	if err == nil {
 		err = s.finishUndo(m)
 	}
 	if err != nil {
@@ -322,10 +328,29 @@ func (m *mover) follow(order *undoing) {
 
 // finishUndo carries out an undo that has been decided.
 func (s *shed) finishUndo(m *mover) error {
+	if err := m.lockGit(); err != nil {
+		return err
+	}
 	if err := m.back(); err != nil {
 		return err
 	}
+	if err := m.unlockGit(); err != nil {
+		return err
+	}
 	return m.flushBack()
+}
+
+// unlockGit releases the locks of an undo, which changed a time again.
+func (m *mover) unlockGit() error {
+	return errors.Join(unlockGit(m.ws, m.txn), m.closeParents(true))
+}
+
+// again looks once more, now that no git can write.
+func (w *witness) again() error {
+	if err := w.look(); err != nil || w.changes == nil {
+		return err
+	}
+	return &ChangedError{ID: w.j.ID, Changes: w.changes}
 }
 
 func closeUndo(txn int) error {
@@ -343,6 +368,9 @@ func (s *shed) redo(m *mover) error {
 		return err
 	}
 	if err := m.forward(); err != nil {
+		return err
+	}
+	if err := m.unlockGit(); err != nil {
 		return err
 	}
 	if err := m.flush(); err != nil {

@@ -387,6 +387,46 @@ func TestUndoOneByOne(t *testing.T) {
 	})
 }
 
+// TestUndoOfACommitInGit: what git points at comes back with it, and a git that
+// is at work is not disturbed.
+func TestUndoOfACommitInGit(t *testing.T) {
+	lab.Each(t, func(t *testing.T, w *lab.World) {
+		w.Sample()
+		w.Env = append(w.Env, "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=user.name", "GIT_CONFIG_VALUE_0=T", "GIT_CONFIG_KEY_1=user.email", "GIT_CONFIG_VALUE_1=t@example.com")
+		w.Host("sh", "-ec", "git init -q -b main; git add -A; git commit -qm one")
+		age(w)
+		before := w.Snap()
+		out, r := w.JSON("--commit", "--git", "include", "--", "sh", "-ec",
+			"echo 2 >> a.txt; git -c user.name=B -c user.email=b@example.com commit -qam two; git branch other")
+		w.Want(r, 0)
+		if !out.Committed {
+			t.Fatal(r)
+		}
+		lock := filepath.Join(w.Dir, ".git", "index.lock")
+		if err := os.WriteFile(lock, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		promoted := w.Snap()
+		if u := undo(w, 125); !strings.Contains(u.Error, ".git/index.lock exists") {
+			t.Errorf("%+v", u)
+		}
+		for _, d := range lasting(promoted).Diff(lasting(w.Snap())) {
+			t.Errorf("refused, but changed: %s", d)
+		}
+		if err := os.Remove(lock); err != nil {
+			t.Fatal(err)
+		}
+		// The user's lock changed the time of .git since.
+		was := before[".git"]
+		undo(w, 0)
+		now := w.Snap()
+		was.Mtime = now[".git"].Mtime
+		before[".git"] = was
+		asBefore(w, before)
+		w.Host("git", "fsck", "--strict")
+	})
+}
+
 func TestLog(t *testing.T) {
 	w := lab.New(t)
 	w.Sample()

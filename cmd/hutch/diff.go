@@ -18,6 +18,7 @@ import (
 	"hutch/internal/changeset"
 	"hutch/internal/fsat"
 	"hutch/internal/globs"
+	"hutch/internal/guard"
 	"hutch/internal/outcome"
 )
 
@@ -96,13 +97,13 @@ func (f *diffFlags) run(s *box.Store, id string) error {
 	if err != nil {
 		return err
 	}
-	return s.View(id, f.git.value == "include", func(c *changeset.Changeset, t changeset.Trees) error {
+	return s.View(id, f.git.value == "include", func(c *changeset.Changeset, t changeset.Trees, judge box.Judge) error {
 		if !chosen.Empty() {
 			c = c.Only(func(e *changeset.Entry) bool { return chosen.Match(e.Path, isDir(e)) })
 		}
 		switch {
 		case f.json:
-			return diffJSON(c, t, start)
+			return diffJSON(c, t, judge, start)
 		case f.nameStatus && f.zero:
 			files, _, err := stats(c, t)
 			if err != nil {
@@ -112,7 +113,10 @@ func (f *diffFlags) run(s *box.Store, id string) error {
 			changeset.WriteNameStatusZ(out, files)
 			return out.Flush()
 		}
-		return f.view(c, t)
+		if err := f.view(c, t); err != nil || f.nameStatus {
+			return err
+		}
+		return tellFindings(id, c, judge)
 	})
 }
 
@@ -209,6 +213,31 @@ func tellUntold(c *changeset.Changeset, s *screen) error {
 	return err
 }
 
+// tellFindings says on standard error what the handoff guard would hold or
+// name, were the box committed.
+func tellFindings(id string, c *changeset.Changeset, judge box.Judge) error {
+	findings, err := judge(c)
+	if err != nil {
+		return err
+	}
+	held, flagged := byTier(findings)
+	for _, line := range explainGuard(id, held, flagged, true) {
+		fmt.Fprintln(os.Stderr, "hutch: "+line)
+	}
+	return nil
+}
+
+func byTier(findings []guard.Finding) (held, flagged []guard.Finding) {
+	for _, f := range findings {
+		if f.Tier == guard.Hold {
+			held = append(held, f)
+		} else {
+			flagged = append(flagged, f)
+		}
+	}
+	return held, flagged
+}
+
 // diffEntry is one changed path in the JSON of hutch diff.
 type diffEntry struct {
 	Path       string       `json:"path"`
@@ -244,7 +273,7 @@ func side(s *changeset.State) *diffSide {
 	return &diffSide{Type: s.Type, Mode: fmt.Sprintf("%04o", s.Mode), Size: s.Size, Digest: s.Digest, Target: s.Target}
 }
 
-func diffJSON(c *changeset.Changeset, t changeset.Trees, start time.Time) error {
+func diffJSON(c *changeset.Changeset, t changeset.Trees, judge box.Judge, start time.Time) error {
 	files, dirs, err := stats(c, t)
 	if err != nil {
 		return err
@@ -260,7 +289,16 @@ func diffJSON(c *changeset.Changeset, t changeset.Trees, start time.Time) error 
 		Renamed    []dirRename         `json:"renamed_directories"`
 		Skipped    []changeset.Skipped `json:"skipped"`
 		GitChanged bool                `json:"git_changed"`
-	}{Diff: &outcome.Diff{Digest: c.Digest}, Entries: []diffEntry{}, Renamed: []dirRename{}, Skipped: []changeset.Skipped{}, GitChanged: c.GitChanged}
+		Held       []guard.Finding     `json:"held"`               // what the handoff guard would not let pass
+		Flagged    []guard.Finding     `json:"flagged"`            // what it would let pass and name
+		Unjudged   string              `json:"unjudged,omitempty"` // why it could not judge
+	}{Diff: &outcome.Diff{Digest: c.Digest}, Entries: []diffEntry{}, Renamed: []dirRename{}, Skipped: []changeset.Skipped{}, GitChanged: c.GitChanged, Held: []guard.Finding{}, Flagged: []guard.Finding{}}
+	findings, err := judge(c)
+	if err != nil {
+		report.Unjudged = err.Error()
+	}
+	held, flagged := byTier(findings)
+	report.Held, report.Flagged = append(report.Held, held...), append(report.Flagged, flagged...)
 	report.FilesCreated, report.FilesModified, report.FilesDeleted = c.Names()
 	report.Skipped = append(report.Skipped, c.Skipped...)
 	for _, d := range dirs {

@@ -59,7 +59,7 @@ func (s *Store) Close() {}
 func (s *Store) Boxes() ([]Record, error) { return nil, errUnsupported }
 
 // View is not supported here.
-func (s *Store) View(string, bool, func(*changeset.Changeset, changeset.Trees) error) error {
+func (s *Store) View(string, bool, func(*changeset.Changeset, changeset.Trees, Judge) error) error {
 	return errUnsupported
 }
 

@@ -90,9 +90,16 @@ func (k *kept) close() {
 	k.dir.close()
 }
 
+func (k *kept) delivery(p Promotion) *delivery {
+	return &delivery{
+		Promotion: p, ws: k.ws, dir: k.dir, layer: k.layer, whole: k.changes, stamp: k.record.Stamp, picked: -1,
+		overlay: overlayPrefix(k.record.Form, k.record.Trusted),
+	}
+}
+
 // View lets do look at what a kept box changed, .git only where that is asked
-// for or all there is.
-func (s *Store) View(id string, git bool, do func(*changeset.Changeset, changeset.Trees) error) error {
+// for or all there is. Judge asks the handoff guard about a part of it.
+func (s *Store) View(id string, git bool, do func(c *changeset.Changeset, t changeset.Trees, judge Judge) error) error {
 	k, err := s.openKept(id)
 	if err != nil {
 		return err
@@ -102,7 +109,12 @@ func (s *Store) View(id string, git bool, do func(*changeset.Changeset, changese
 	if !git {
 		changes = k.shown()
 	}
-	return do(changes, changeset.Trees{Layer: k.layer, Workspace: k.ws.FD, Picked: -1})
+	judge := func(c *changeset.Changeset) ([]guard.Finding, error) {
+		d := k.delivery(Promotion{})
+		d.part = c
+		return d.judge()
+	}
+	return do(changes, changeset.Trees{Layer: k.layer, Workspace: k.ws.FD, Picked: -1}, judge)
 }
 
 // Commit promotes a kept box, or what is selected of it, and removes it when
@@ -117,7 +129,8 @@ func (s *Store) Commit(id string, opts Promotion) (*Promoted, error) {
 	if arrived, err := k.resume(); arrived != nil || err != nil {
 		return arrived, err
 	}
-	d := &delivery{Promotion: opts, store: s, ws: k.ws, dir: k.dir, layer: k.layer, whole: k.changes, stamp: k.record.Stamp, picked: -1, overlay: overlayPrefix(k.record.Form, k.record.Trusted)}
+	d := k.delivery(opts)
+	d.store = s
 	defer d.close()
 	if err := d.choose(); err != nil {
 		return d.report(), err

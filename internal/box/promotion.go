@@ -42,6 +42,9 @@ type Promoted struct {
 	Receipt   string               `json:"receipt"`
 }
 
+// Judge asks the handoff guard what of a change somebody else would run.
+type Judge func(*changeset.Changeset) ([]guard.Finding, error)
+
 // HeldError says that nothing was promoted because the handoff guard held some
 // of it.
 type HeldError struct {

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -228,4 +229,26 @@ func TestProtectAndRules(t *testing.T) {
 		t.Errorf("it does not say why\n%v", r)
 	}
 	w.Want(w.Run("discard", out.ID), 0)
+}
+
+func TestDiffNamesWhatTheGuardWould(t *testing.T) {
+	w := lab.New(t)
+	w.Sample()
+	id := box(t, w, "mkdir .vscode; echo '{}' > .vscode/tasks.json; echo all: > Makefile")
+	r := w.Run("diff", id)
+	w.Want(r, 0)
+	if !strings.Contains(r.Stderr, "held: .vscode/tasks.json") || !strings.Contains(r.Stderr, "note: Makefile") {
+		t.Errorf("%v", r)
+	}
+	if strings.Contains(r.Stdout, "held:") {
+		t.Error("it is in the patch")
+	}
+	var got struct{ Held, Flagged []lab.Finding }
+	if err := json.Unmarshal([]byte(w.Run("diff", id, "--json").Stdout), &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Held) != 1 || got.Held[0].Path != ".vscode/tasks.json" || len(got.Flagged) != 1 || got.Flagged[0].Path != "Makefile" {
+		t.Errorf("%+v", got)
+	}
+	w.Want(w.Run("discard", id), 0)
 }

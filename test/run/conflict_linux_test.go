@@ -1,0 +1,239 @@
+package run
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"hutch/test/lab"
+)
+
+// hostEdits are what the user does to a workspace while a box has its branch of
+// it. The box runs inBox; each edit conflicts, or does not, whatever the
+// strategy.
+const inBox = "echo box >> a.txt; echo box > new.txt; echo box >> dir/other.txt; rm README.md; rm -r dir/deep"
+
+var hostEdits = []struct {
+	name     string
+	edit     func(w *lab.World)
+	conflict string // a path that is named; "" for none
+}{
+	{"nothing", func(w *lab.World) {}, ""},
+	{"another file", func(w *lab.World) { w.Write("module.py", "host\n") }, ""},
+	{"in place", func(w *lab.World) { w.Write("a.txt", "host\n") }, "a.txt"},
+	{"with its time put back", func(w *lab.World) {
+		st, err := os.Stat(filepath.Join(w.Dir, "a.txt"))
+		must(w, err)
+		w.Write("a.txt", "host\n")
+		must(w, os.Chtimes(filepath.Join(w.Dir, "a.txt"), st.ModTime(), st.ModTime()))
+	}, "a.txt"},
+	{"by rename, as editors save", func(w *lab.World) {
+		w.Write("a.txt~", "host\n")
+		must(w, os.Rename(filepath.Join(w.Dir, "a.txt~"), filepath.Join(w.Dir, "a.txt")))
+	}, "a.txt"},
+	{"by rename of an old file", func(w *lab.World) {
+		must(w, os.Rename(filepath.Join(w.Dir, "module.py"), filepath.Join(w.Dir, "a.txt")))
+	}, "a.txt"},
+	{"through another name", func(w *lab.World) {
+		f, err := os.OpenFile(filepath.Join(w.Base, "name"), os.O_WRONLY|os.O_APPEND, 0)
+		must(w, err)
+		_, err = f.WriteString("host\n")
+		must(w, err)
+		must(w, f.Close())
+	}, "a.txt"},
+	{"through mmap", func(w *lab.World) {
+		f, err := os.OpenFile(filepath.Join(w.Dir, "a.txt"), os.O_RDWR, 0)
+		must(w, err)
+		defer f.Close()
+		page, err := unix.Mmap(int(f.Fd()), 0, 4, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		must(w, err)
+		page[0] = 'H'
+		must(w, unix.Msync(page, unix.MS_SYNC))
+		must(w, unix.Munmap(page))
+	}, "a.txt"},
+	{"mode", func(w *lab.World) { must(w, os.Chmod(filepath.Join(w.Dir, "a.txt"), 0o600)) }, "a.txt"},
+	{"deleted", func(w *lab.World) { must(w, os.Remove(filepath.Join(w.Dir, "a.txt"))) }, "a.txt"},
+	{"deleted on both sides", func(w *lab.World) { must(w, os.Remove(filepath.Join(w.Dir, "README.md"))) }, ""},
+	{"edited what the box deleted", func(w *lab.World) { w.Write("README.md", "host\n") }, "README.md"},
+	{"created too", func(w *lab.World) { w.Write("new.txt", "host\n") }, "new.txt"},
+	{"created alike", func(w *lab.World) { w.Write("new.txt", "box\n") }, ""},
+	{"made a directory", func(w *lab.World) {
+		must(w, os.Remove(filepath.Join(w.Dir, "a.txt")))
+		must(w, os.Mkdir(filepath.Join(w.Dir, "a.txt"), 0o755))
+	}, "a.txt"},
+	{"added in a deleted directory", func(w *lab.World) { w.Write("dir/deep/stranger", "host\n") }, "dir/deep/stranger"},
+	{"parent swapped for a copy", func(w *lab.World) {
+		w.Host("sh", "-ec", "mkdir copy; mv dir/* copy; rmdir dir; mv copy dir")
+	}, "dir/other.txt"},
+	{"parent made a symlink", func(w *lab.World) {
+		must(w, os.Rename(filepath.Join(w.Dir, "dir"), filepath.Join(w.Dir, "real")))
+		must(w, os.Symlink("real", filepath.Join(w.Dir, "dir")))
+	}, "dir/other.txt"},
+	{"parent made a file", func(w *lab.World) {
+		must(w, os.RemoveAll(filepath.Join(w.Dir, "dir")))
+		w.Write("dir", "host\n")
+	}, "dir/other.txt"},
+}
+
+func must(w *lab.World, err error) {
+	w.T.Helper()
+	if err != nil {
+		w.T.Fatal(err)
+	}
+}
+
+// fresh is a world of its own for one case.
+func fresh(t *testing.T, w *lab.World, name string) *lab.World {
+	t.Helper()
+	own := *w
+	own.T, own.Dir = t, filepath.Join(w.Base, strings.ReplaceAll(name, " ", "-"))
+	if err := os.Mkdir(own.Dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	own.Sample()
+	return &own
+}
+
+// TestHostEdits makes each edit twice: between a run and its commit, and while
+// the command runs.
+func TestHostEdits(t *testing.T) {
+	lab.Each(t, func(t *testing.T, w *lab.World) {
+		w.KeepsBoxes() // each conflict keeps its box
+		for _, tt := range hostEdits {
+			for _, live := range []bool{false, true} {
+				when := map[bool]string{false: "kept", true: "live"}[live]
+				t.Run(tt.name+"/"+when, func(t *testing.T) {
+					w := fresh(t, w, tt.name+" "+when)
+					os.Remove(filepath.Join(w.Base, "name"))
+					must(w, os.Link(filepath.Join(w.Dir, "a.txt"), filepath.Join(w.Base, "name")))
+					var before lab.Tree
+					var r lab.Result
+					if live {
+						in, tell, err := os.Pipe()
+						must(w, err)
+						run := w.Start(lab.Options{Stdin: in}, "run", "--strategy", w.Strategy.Name, "--commit", "--", "sh", "-ec", inBox+"; echo ready; read go")
+						in.Close()
+						run.WaitFor("ready")
+						tt.edit(w)
+						before = w.Snap()
+						tell.WriteString("go\n")
+						tell.Close()
+						r = run.Wait()
+					} else {
+						out, first := w.JSON("--preserve", "--", "sh", "-ec", inBox)
+						w.Want(first, 0)
+						tt.edit(w)
+						before = w.Snap()
+						r = w.Run("commit", out.ID)
+					}
+					if tt.conflict == "" {
+						w.Want(r, 0)
+						if got := w.Read("new.txt"); got != "box\n" {
+							t.Errorf("new.txt holds %q", got)
+						}
+						return
+					}
+					w.Want(r, 125)
+					if !strings.Contains(r.Stderr, tt.conflict) {
+						t.Errorf("%q is not named\n%v", tt.conflict, r)
+					}
+					for _, d := range before.Without(".hutch", ".").Diff(w.Snap().Without(".hutch", ".")) {
+						t.Errorf("touched in spite of a conflict: %s", d)
+					}
+				})
+			}
+		}
+	})
+}
+
+// TestOnlyOpenedIsNoChange holds that a file which the box only opened for
+// writing, or gave the mode it has, takes no later edit of the host back, and
+// brings no deleted file back.
+func TestOnlyOpenedIsNoChange(t *testing.T) {
+	lab.Each(t, func(t *testing.T, w *lab.World) {
+		w.KeepsBoxes()
+		for _, mode := range []string{"fail", "ours", "theirs"} {
+			for what, edit := range map[string]func(w *lab.World){
+				"edited":  func(w *lab.World) { w.Write("a.txt", "host\n") },
+				"deleted": func(w *lab.World) { must(w, os.Remove(filepath.Join(w.Dir, "a.txt"))) },
+			} {
+				t.Run(mode+"/"+what, func(t *testing.T) {
+					w := fresh(t, w, mode+" "+what)
+					in, tell, err := os.Pipe()
+					must(w, err)
+					run := w.Start(lab.Options{Stdin: in}, "run", "--strategy", w.Strategy.Name, "--commit", "--on-conflict", mode, "--",
+						"sh", "-ec", ": >> a.txt; chmod 644 a.txt; echo box > new.txt; echo ready; read go")
+					in.Close()
+					run.WaitFor("ready")
+					edit(w)
+					tell.WriteString("go\n")
+					tell.Close()
+					r := run.Wait()
+					if r.Code != 0 && r.Code != 125 {
+						t.Errorf("%v", r)
+					}
+					if what == "edited" && w.Read("a.txt") != "host\n" {
+						t.Errorf("the host's edit is gone: %q\n%v", w.Read("a.txt"), r)
+					}
+					if what == "deleted" && w.Exists("a.txt") {
+						t.Errorf("a deleted file is back\n%v", r)
+					}
+					if mode == "ours" {
+						w.Want(r, 0)
+						if w.Read("new.txt") != "box\n" {
+							t.Error("the rest was not promoted")
+						}
+					}
+				})
+			}
+		}
+	})
+}
+
+// TestGitOfTheHostMeanwhile holds that a git status on the host is no conflict
+// with a commit made in the box, that a git at work there is refused, and that
+// no lock is left.
+func TestGitOfTheHostMeanwhile(t *testing.T) {
+	lab.Each(t, func(t *testing.T, w *lab.World) {
+		w.Sample()
+		w.Host("sh", "-ec", "git init -q; git add .; git -c user.name=a -c user.email=a@b commit -qm one")
+		in, tell, err := os.Pipe()
+		must(w, err)
+		run := w.Start(lab.Options{Stdin: in}, "run", "--strategy", w.Strategy.Name, "--commit", "--git", "include", "--", "sh", "-ec",
+			"echo n > n; git add n; git -c user.name=a -c user.email=a@b commit -qm two; echo ready; read go")
+		in.Close()
+		run.WaitFor("ready")
+		w.Host("sh", "-ec", "touch -d 2001-01-01 module.py; git status >/dev/null")
+		tell.WriteString("go\n")
+		tell.Close()
+		w.Want(run.Wait(), 0)
+		if log := w.Host("git", "log", "--format=%s"); log != "two\none\n" {
+			t.Errorf("log %q", log)
+		}
+		w.Host("git", "fsck", "--strict")
+		if status := w.Host("git", "status", "--porcelain", "--", "n"); status != "" {
+			t.Errorf("status %q", status)
+		}
+		if w.Exists(".git/index.lock") {
+			t.Error("the lock is left")
+		}
+
+		out, r := w.JSON("--preserve", "--", "sh", "-ec", "echo m > m; git add m")
+		w.Want(r, 0)
+		w.Write(".git/index.lock", "")
+		before := w.Snap()
+		busy := w.Run("commit", out.ID, "--git", "include")
+		w.Want(busy, 125)
+		if !strings.Contains(busy.Stderr, "git is running here") {
+			t.Errorf("%v", busy)
+		}
+		for _, d := range before.Without(".hutch", ".").Diff(w.Snap().Without(".hutch", ".")) {
+			t.Errorf("touched while git was running: %s", d)
+		}
+		must(w, os.Remove(filepath.Join(w.Dir, ".git/index.lock")))
+		w.Want(w.Run("commit", out.ID, "--git", "include"), 0)
+	})
+}

@@ -108,6 +108,7 @@ func (t *tally) print(name string) {
 type clone struct {
 	gitDir, workspace, layer, index string
 	blobs                           *blobs
+	at                              string // the commit that the workspace holds
 }
 
 func replay(gitDir string, n int, verbose bool) (tally, error) {
@@ -188,7 +189,7 @@ func (c *clone) git(args ...string) ([]byte, error) {
 // judge puts the parent into the workspace and the commit's files into the
 // layer, and asks the guard.
 func (c *clone) judge(parent, commit string) ([]guard.Finding, time.Duration, error) {
-	if _, err := c.git("read-tree", "--reset", "-u", parent); err != nil {
+	if err := c.checkOut(parent); err != nil {
 		return nil, 0, err
 	}
 	if err := os.RemoveAll(c.layer); err != nil {
@@ -241,7 +242,56 @@ func (c *clone) judge(parent, commit string) ([]guard.Finding, time.Duration, er
 	start := time.Now()
 	findings, err := guard.Judge(guard.Request{Changes: changes, Layer: layer, Workspace: workspace, Picked: -1, WorkspacePath: c.workspace, Home: home,
 		SearchPath: filepath.SplitList(os.Getenv("PATH"))})
-	return findings, time.Since(start), err
+	took := time.Since(start)
+	if err != nil {
+		return nil, 0, err
+	}
+	c.at = commit
+	return findings, took, c.apply(changes)
+}
+
+// checkOut puts a commit's tree into the workspace, unless it is there. Files
+// that the clone lacks are left out.
+func (c *clone) checkOut(commit string) error {
+	if c.at == commit {
+		return nil
+	}
+	if err := os.RemoveAll(c.workspace); err != nil {
+		return err
+	}
+	if err := os.Mkdir(c.workspace, 0o755); err != nil {
+		return err
+	}
+	if _, err := c.git("read-tree", "--reset", commit); err != nil {
+		return err
+	}
+	if _, err := c.git("checkout-index", "-q", "-f", "-a"); err != nil && !strings.Contains(err.Error(), "unable to read") {
+		return err
+	}
+	return nil
+}
+
+// apply moves the commit's files from the layer into the workspace, the
+// deletions first.
+func (c *clone) apply(changes *changeset.Changeset) error {
+	for _, e := range changes.Entries {
+		if err := os.RemoveAll(filepath.Join(c.workspace, e.Path)); err != nil {
+			return err
+		}
+	}
+	for _, e := range changes.Entries {
+		if e.After == nil {
+			continue
+		}
+		to := filepath.Join(c.workspace, e.Path)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			return err
+		}
+		if err := os.Rename(filepath.Join(c.layer, e.Path), to); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *clone) state(mode, id string) (*changeset.State, error) {

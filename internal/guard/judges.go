@@ -347,6 +347,49 @@ func judgePackageConfig(l *look) (Tier, string) {
 	})(l)
 }
 
+// plainJVM reports whether arguments of a JVM only size and tune it.
+func plainJVM(args string) bool {
+	for arg := range strings.FieldsSeq(args) {
+		if !slices.ContainsFunc([]string{"-Xmx", "-Xms", "-Xss", "-XX:Max", "-XX:+Use", "-XX:-Use", "-XX:+HeapDumpOnOutOfMemoryError", "-Dfile.encoding=", "--add-opens", "--add-exports", "java.base/", "jdk.compiler/"},
+			func(plain string) bool { return strings.HasPrefix(arg, plain) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// judgeWrapper flags another release from where releases come from.
+func judgeWrapper(l *look) (Tier, string) {
+	changed, err := l.keys(iniKeys)
+	if err != nil {
+		return l.row.Tier, l.unread(err)
+	}
+	if l.e.After == nil {
+		return l.row.Tier, ""
+	}
+	text, err := l.after()
+	if err != nil {
+		return l.row.Tier, l.unread(err)
+	}
+	after, err := iniKeys(text)
+	if err != nil {
+		return l.row.Tier, l.unread(err)
+	}
+	for key, value := range changed {
+		_, kept := after[key]
+		value = strings.ReplaceAll(value, "\\", "")
+		official := strings.HasPrefix(value, "https://services.gradle.org/distributions/") || strings.HasPrefix(value, "https://repo.maven.apache.org/maven2/org/apache/maven/")
+		switch {
+		case kept && (key == "distributionurl" || key == "wrapperurl") && official && !strings.ContainsAny(value, "\n") && !strings.Contains(value, ".."):
+		case kept && (key == "distributionsha256sum" || key == "wrappersha256sum" || key == "wrapperversion" || key == "networktimeout"):
+		case kept && key == "validatedistributionurl" && value == "true":
+		default:
+			return l.row.Tier, "it changes " + Printable(short(key)) + ": " + l.row.Why
+		}
+	}
+	return Flag, "it names another release: " + l.row.Why
+}
+
 // pnpmRuns are keys of pnpm-workspace.yaml, without dashes, that say whose code
 // runs, and where packages come from.
 var pnpmRuns = set("configdependencies pnpmfile globalpnpmfile onlybuiltdependencies onlybuiltdependenciesfile neverbuiltdependencies dangerouslyallowallbuilds allowbuilds ignoredbuiltdependencies " +

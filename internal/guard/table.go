@@ -221,7 +221,7 @@ var table = []Row{
 			"stylelint.config.*", ".stylelintrc*", "tailwind.config.*", "postcss.config.*", ".postcssrc*", "svelte.config.*", "astro.config.*", "nuxt.config.*", "playwright.config.*", ".mocharc*", "karma.conf.*", "wallaby.js", "metro.config.*", "ember-cli-build.js",
 			".clangd", "cmakelists.txt", "*.cmake", "cmakepresets.json", "cmakeuserpresets.json", "meson.build",
 			"*.csproj", "*.fsproj", "*.vbproj", "*.vcxproj", "*.proj", "*.props", "*.targets", "directory.build.rsp", "global.json",
-			"build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts", "*.gradle", "*.gradle.kts", "pom.xml", "build.sbt", "*.sbt", "build.sc", "build.mill",
+			"build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts", "*.gradle", "*.gradle.kts", "build.sbt", "*.sbt", "build.sc", "build.mill",
 			"package.swift", "build.zig", "build.zig.zon", "mix.exs", ".formatter.exs", ".credo.exs", "binding.gyp", "*.gypi", "project.pbxproj", "hie.yaml", "setup.hs", "dub.json", "dub.sdl",
 			".rubocop.yml", ".solargraph.yml", ".php-cs-fixer*.php", "phpstan.neon*", ".luarc.json", ".luarc.jsonc", "deno.json", "deno.jsonc", "noxfile.py", "project.clj", "bb.edn", "shadow-cljs.edn",
 		},
@@ -373,11 +373,11 @@ var table = []Row{
 			".cargo/config", ".cargo/config.toml", ".cargo/credentials*", ".bundle/config", ".gemrc", "nuget.config", ".config/dotnet-tools.json",
 			".rprofile", ".renviron", ".irbrc", ".pryrc", ".ghci", ".haskeline", ".iex.exs", ".psqlrc", ".sqliterc", ".gdbinit", ".lldbinit", ".pdbrc", ".pythonrc", ".pythonrc.py", ".ipython/**",
 			".bazelrc", "*.bazelrc", ".bazelversion", ".bazeliskrc", "tools/bazel", "tools/bazel.bat", "tools/bazel.ps1", ".buckconfig*", ".buckconfig.d/**", ".pants.rc",
-			"gradle/wrapper/gradle-wrapper.jar", "gradle/wrapper/gradle-wrapper.properties", "init.gradle", "init.gradle.kts", ".gradle/init.d/**", ".mvn/**", ".jvmopts", ".sbtopts",
+			"gradle/wrapper/gradle-wrapper.jar", "init.gradle", "init.gradle.kts", ".gradle/init.d/**", ".mvn/**", ".jvmopts", ".sbtopts",
 			"ansible.cfg", ".terraform/**", ".terraformrc", "terraform.rc", "pip.conf", "pip.ini", "uv.toml", ".condarc", "condarc", ".pypirc", ".composer/**", ".curlrc", ".wgetrc", ".netrc", "_netrc", ".s3cfg", ".aws/**", ".kube/**", ".docker/config.json",
 			".sops.yaml", ".pdm.toml", "poetry.toml", ".mise.local.toml",
 		},
-		Except:    []string{".mvn/readme.md"},
+		Except:    []string{".mvn/readme.md", ".mvn/wrapper/maven-wrapper.properties"},
 		Restricts: true,
 		Why:       "it says what the tool runs, and where it takes code from",
 		Source:    "the tools' manuals; bazel: tools/bazel is run in bazel's place",
@@ -388,9 +388,15 @@ var table = []Row{
 		Why: "the program is fetched or run by itself", Source: "corepack's manual",
 	},
 	{
+		ID: "wrapper-properties", Tier: Hold, Who: "gradle or maven, also under the editor", When: nextOpen,
+		Paths: []string{"gradle/wrapper/gradle-wrapper.properties", ".mvn/wrapper/maven-wrapper.properties"}, Restricts: true,
+		judge: judgeWrapper, Content: "another release from the project's own server, checksum and all, is flagged; everything else is held",
+		Why: "the wrapper fetches what it names, and runs it", Source: "gradle's manual, the wrapper; maven-wrapper",
+	},
+	{
 		ID: "gradle-properties", Tier: Hold, Who: "gradle, also under the editor", When: nextOpen,
-		Paths: []string{"gradle.properties"}, judge: onKeys(iniKeys, func(key, _ string) bool {
-			return strings.HasPrefix(key, "systemprop.") || key == "org.gradle.jvmargs" || key == "org.gradle.java.home" || strings.HasPrefix(key, "org.gradle.java.installations")
+		Paths: []string{"gradle.properties"}, judge: onKeys(iniKeys, func(key, value string) bool {
+			return strings.HasPrefix(key, "systemprop.") || key == "org.gradle.jvmargs" && !plainJVM(value) || key == "org.gradle.java.home" || strings.HasPrefix(key, "org.gradle.java.installations")
 		}), Content: "JVM arguments, JVM homes, system properties",
 		Why: "it says which JVM runs, and with which agents", Source: "gradle's manual, build environment",
 	},
@@ -439,7 +445,7 @@ var table = []Row{
 	{
 		ID: "project-builds", Tier: Flag, Who: "make, pip, bundler and their like", When: onBuild,
 		Paths: []string{
-			"setup.py", "gemfile", "gems.rb", "*.gemspec", "rakefile", "makefile", "makefile.*", "gnumakefile", "*.mk", "bsdmakefile", "justfile", ".justfile", "taskfile.yml", "taskfile.yaml", "tox.ini", "dodo.py", "tasks.py", "fabfile.py", "wscript", "sconstruct", "sconscript",
+			"setup.py", "pom.xml", "gemfile", "gems.rb", "*.gemspec", "rakefile", "makefile", "makefile.*", "gnumakefile", "*.mk", "bsdmakefile", "justfile", ".justfile", "taskfile.yml", "taskfile.yaml", "tox.ini", "dodo.py", "tasks.py", "fabfile.py", "wscript", "sconstruct", "sconscript",
 			"configure", "configure.ac", "build.xml", "build.sh", "gradlew", "gradlew.bat", "mvnw", "mvnw.cmd", "workspace", "workspace.bazel", "module.bazel", "build.bazel", "*.bzl", "tiltfile", "earthfile", "gulpfile.*", "gruntfile.*", "webpack.config.*", "rollup.config.*", "next.config.*", "composer.json", "magefile.go", "dune", "dune-project", "procfile", "brewfile",
 		},
 		Why: "it is run by a build, a test or an installation", Source: "the tools' manuals",

@@ -20,31 +20,32 @@ var hostEdits = []struct {
 	name     string
 	edit     func(w *lab.World)
 	conflict string // a path that is named; "" for none
+	linked   bool   // a.txt has another name outside of the workspace
 }{
-	{"nothing", func(w *lab.World) {}, ""},
-	{"another file", func(w *lab.World) { w.Write("module.py", "host\n") }, ""},
-	{"in place", func(w *lab.World) { w.Write("a.txt", "host\n") }, "a.txt"},
-	{"with its time put back", func(w *lab.World) {
+	{name: "nothing", edit: func(w *lab.World) {}, conflict: ""},
+	{name: "another file", edit: func(w *lab.World) { w.Write("module.py", "host\n") }, conflict: ""},
+	{name: "in place", edit: func(w *lab.World) { w.Write("a.txt", "host\n") }, conflict: "a.txt"},
+	{name: "with its time put back", edit: func(w *lab.World) {
 		st, err := os.Stat(filepath.Join(w.Dir, "a.txt"))
 		must(w, err)
 		w.Write("a.txt", "host\n")
 		must(w, os.Chtimes(filepath.Join(w.Dir, "a.txt"), st.ModTime(), st.ModTime()))
-	}, "a.txt"},
-	{"by rename, as editors save", func(w *lab.World) {
+	}, conflict: "a.txt"},
+	{name: "by rename, as editors save", edit: func(w *lab.World) {
 		w.Write("a.txt~", "host\n")
 		must(w, os.Rename(filepath.Join(w.Dir, "a.txt~"), filepath.Join(w.Dir, "a.txt")))
-	}, "a.txt"},
-	{"by rename of an old file", func(w *lab.World) {
+	}, conflict: "a.txt"},
+	{name: "by rename of an old file", edit: func(w *lab.World) {
 		must(w, os.Rename(filepath.Join(w.Dir, "module.py"), filepath.Join(w.Dir, "a.txt")))
-	}, "a.txt"},
-	{"through another name", func(w *lab.World) {
+	}, conflict: "a.txt"},
+	{name: "through another name", linked: true, edit: func(w *lab.World) {
 		f, err := os.OpenFile(filepath.Join(w.Base, "name"), os.O_WRONLY|os.O_APPEND, 0)
 		must(w, err)
 		_, err = f.WriteString("host\n")
 		must(w, err)
 		must(w, f.Close())
-	}, "a.txt"},
-	{"through mmap", func(w *lab.World) {
+	}, conflict: "a.txt"},
+	{name: "through mmap", edit: func(w *lab.World) {
 		f, err := os.OpenFile(filepath.Join(w.Dir, "a.txt"), os.O_RDWR, 0)
 		must(w, err)
 		defer f.Close()
@@ -53,29 +54,29 @@ var hostEdits = []struct {
 		page[0] = 'H'
 		must(w, unix.Msync(page, unix.MS_SYNC))
 		must(w, unix.Munmap(page))
-	}, "a.txt"},
-	{"mode", func(w *lab.World) { must(w, os.Chmod(filepath.Join(w.Dir, "a.txt"), 0o600)) }, "a.txt"},
-	{"deleted", func(w *lab.World) { must(w, os.Remove(filepath.Join(w.Dir, "a.txt"))) }, "a.txt"},
-	{"deleted on both sides", func(w *lab.World) { must(w, os.Remove(filepath.Join(w.Dir, "README.md"))) }, ""},
-	{"edited what the box deleted", func(w *lab.World) { w.Write("README.md", "host\n") }, "README.md"},
-	{"created too", func(w *lab.World) { w.Write("new.txt", "host\n") }, "new.txt"},
-	{"created alike", func(w *lab.World) { w.Write("new.txt", "box\n") }, ""},
-	{"made a directory", func(w *lab.World) {
+	}, conflict: "a.txt"},
+	{name: "mode", edit: func(w *lab.World) { must(w, os.Chmod(filepath.Join(w.Dir, "a.txt"), 0o600)) }, conflict: "a.txt"},
+	{name: "deleted", edit: func(w *lab.World) { must(w, os.Remove(filepath.Join(w.Dir, "a.txt"))) }, conflict: "a.txt"},
+	{name: "deleted on both sides", edit: func(w *lab.World) { must(w, os.Remove(filepath.Join(w.Dir, "README.md"))) }, conflict: ""},
+	{name: "edited what the box deleted", edit: func(w *lab.World) { w.Write("README.md", "host\n") }, conflict: "README.md"},
+	{name: "created too", edit: func(w *lab.World) { w.Write("new.txt", "host\n") }, conflict: "new.txt"},
+	{name: "created alike", edit: func(w *lab.World) { w.Write("new.txt", "box\n") }, conflict: ""},
+	{name: "made a directory", edit: func(w *lab.World) {
 		must(w, os.Remove(filepath.Join(w.Dir, "a.txt")))
 		must(w, os.Mkdir(filepath.Join(w.Dir, "a.txt"), 0o755))
-	}, "a.txt"},
-	{"added in a deleted directory", func(w *lab.World) { w.Write("dir/deep/stranger", "host\n") }, "dir/deep/stranger"},
-	{"parent swapped for a copy", func(w *lab.World) {
+	}, conflict: "a.txt"},
+	{name: "added in a deleted directory", edit: func(w *lab.World) { w.Write("dir/deep/stranger", "host\n") }, conflict: "dir/deep/stranger"},
+	{name: "parent swapped for a copy", edit: func(w *lab.World) {
 		w.Host("sh", "-ec", "mkdir copy; mv dir/* copy; rmdir dir; mv copy dir")
-	}, "dir/other.txt"},
-	{"parent made a symlink", func(w *lab.World) {
+	}, conflict: "dir/other.txt"},
+	{name: "parent made a symlink", edit: func(w *lab.World) {
 		must(w, os.Rename(filepath.Join(w.Dir, "dir"), filepath.Join(w.Dir, "real")))
 		must(w, os.Symlink("real", filepath.Join(w.Dir, "dir")))
-	}, "dir/other.txt"},
-	{"parent made a file", func(w *lab.World) {
+	}, conflict: "dir/other.txt"},
+	{name: "parent made a file", edit: func(w *lab.World) {
 		must(w, os.RemoveAll(filepath.Join(w.Dir, "dir")))
 		w.Write("dir", "host\n")
-	}, "dir/other.txt"},
+	}, conflict: "dir/other.txt"},
 }
 
 func must(w *lab.World, err error) {
@@ -107,8 +108,10 @@ func TestHostEdits(t *testing.T) {
 				when := map[bool]string{false: "kept", true: "live"}[live]
 				t.Run(tt.name+"/"+when, func(t *testing.T) {
 					w := fresh(t, w, tt.name+" "+when)
-					os.Remove(filepath.Join(w.Base, "name"))
-					must(w, os.Link(filepath.Join(w.Dir, "a.txt"), filepath.Join(w.Base, "name")))
+					if tt.linked {
+						os.Remove(filepath.Join(w.Base, "name"))
+						must(w, os.Link(filepath.Join(w.Dir, "a.txt"), filepath.Join(w.Base, "name")))
+					}
 					var before lab.Tree
 					var r lab.Result
 					if live {

@@ -98,7 +98,7 @@ func forest(w *lab.World) {
 	w.Host("sh", "-ec", `cd "$0"
 		mkdir -p src/sub/deep src/empty dst full/in lone a/b/c
 		echo 1 > src/one; echo 2 > src/sub/two; echo 3 > src/sub/deep/three; echo f > full/in/f; echo c > a/b/c/file; echo p > plain
-		ln -s one src/link; ln -s /nowhere src/sub/dangling; ln -s src dirlink; mkfifo src/fifo; chmod 600 src/one; chmod 750 src/sub; chmod 1777 src/empty
+		ln -s one src/link; ln -s gone src/sub/dangling; ln -s src dirlink; mkfifo src/fifo; chmod 600 src/one; chmod 750 src/sub; chmod 1755 src/empty
 		python3 -c 'import os, socket; os.chdir("src"); socket.socket(socket.AF_UNIX).bind("sock"); os.setxattr("sub", "user.note", b"x"); os.setxattr("one", "user.note", b"y")'
 		find . -exec touch -h -d '2001-02-03 04:05:06.789' {} +`, w.Dir)
 }

@@ -55,7 +55,7 @@ func both(t *testing.T, w *lab.World, script string, args ...string) string {
 	w.Host("cp", "-a", w.Dir, control)
 	argv := append([]string{"python3", "-c", renamePy + script}, args...)
 	want := w.Host(append([]string{"sh", "-c", `cd "$0" && exec "$@"`, control}, argv...)...)
-	r := w.Box(append([]string{"--commit", "--"}, argv...)...)
+	r := w.Box(append([]string{"--commit", "--allow-path", "**", "--"}, argv...)...) // renames, not the guard
 	w.Want(r, 0)
 	lines(t, "the box and the plain directory", want, r.Stdout)
 	// Promotion gives what it promoted times of its own.

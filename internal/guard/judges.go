@@ -2,6 +2,7 @@ package guard
 
 import (
 	"errors"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -358,6 +359,17 @@ func plainJVM(args string) bool {
 	return true
 }
 
+// officialRelease reports whether a URL is one of a release from those who make
+// it.
+func officialRelease(text string) bool {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "https" || u.User != nil || u.Port() != "" || strings.Contains(u.Path, "..") {
+		return false
+	}
+	return u.Hostname() == "services.gradle.org" && strings.HasPrefix(u.Path, "/distributions/") ||
+		strings.HasSuffix(u.Hostname(), ".maven.apache.org") && strings.HasPrefix(u.Path, "/maven2/org/apache/maven/")
+}
+
 // judgeWrapper flags another release from where releases come from.
 func judgeWrapper(l *look) (Tier, string) {
 	changed, err := l.keys(iniKeys)
@@ -377,10 +389,8 @@ func judgeWrapper(l *look) (Tier, string) {
 	}
 	for key, value := range changed {
 		_, kept := after[key]
-		value = strings.ReplaceAll(value, "\\", "")
-		official := strings.HasPrefix(value, "https://services.gradle.org/distributions/") || strings.HasPrefix(value, "https://repo.maven.apache.org/maven2/org/apache/maven/")
 		switch {
-		case kept && (key == "distributionurl" || key == "wrapperurl") && official && !strings.ContainsAny(value, "\n") && !strings.Contains(value, ".."):
+		case kept && (key == "distributionurl" || key == "wrapperurl") && officialRelease(strings.ReplaceAll(value, "\\", "")):
 		case kept && (key == "distributionsha256sum" || key == "wrappersha256sum" || key == "wrapperversion" || key == "networktimeout"):
 		case kept && key == "validatedistributionurl" && value == "true":
 		default:

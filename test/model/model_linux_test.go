@@ -275,7 +275,15 @@ func (p *place) box(w *lab.World, b Box) (problems []string, goOn bool) {
 		if !out.Kept || b.Mode == TooDeep && !strings.Contains(out.Error, "PATH_MAX") {
 			return fail("%v", r)
 		}
-		problems := untouched(closed, snapshot(p.ws, false))
+		now := snapshot(p.ws, false)
+		if shut { // staging had begun, in .hutch
+			for _, tree := range []Tree{closed, now} {
+				top := tree["."]
+				top.Mtime, top.Nlink = 0, 0
+				tree["."] = top
+			}
+		}
+		problems := untouched(closed.without(".hutch"), now.without(".hutch"))
 		if d := w.RunWith(lab.Options{}, "discard", out.ID); d.Code != 0 {
 			return fail("%v", d)
 		}

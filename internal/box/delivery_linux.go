@@ -155,10 +155,21 @@ func isDir(e *changeset.Entry) bool {
 }
 
 // judge asks the guard about the part.
-func (d *delivery) judge() ([]guard.Finding, error) {
+func (d *delivery) judge() (found []guard.Finding, failed error) {
 	rules, err := guard.Load(configFile(), d.ws.FD)
 	if err != nil {
 		return nil, err
+	}
+	if os.Geteuid() != 0 {
+		relock, err := changeset.Unlock(d.part, d.layer)
+		if err != nil {
+			return nil, err
+		}
+		defer func() {
+			if e := relock(); e != nil {
+				found, failed = nil, errors.Join(failed, e)
+			}
+		}()
 	}
 	home, _ := os.UserHomeDir()
 	findings, err := guard.Judge(guard.Request{

@@ -78,6 +78,30 @@ func (r *root) unlock(path string) error {
 	return nil
 }
 
+// Unlock gives the owner of a layer the right to look at the content of a
+// change, where the box took it from files or from directories above them, until
+// relock is called. It is for an ordinary user; root has it anyway.
+func Unlock(c *Changeset, layerFD int) (relock func() error, err error) {
+	r := &root{name: Layer, fd: layerFD}
+	for i := range c.Entries {
+		e := &c.Entries[i]
+		if e.After == nil || e.Source != Layer {
+			continue
+		}
+		fd, err := fsat.OpenPath(layerFD, e.SourcePath)
+		if err == nil {
+			unix.Close(fd)
+		}
+		if err == nil && (e.After.Type == fsat.Symlink || e.After.Mode&0o500 == 0o500 || e.After.Type == fsat.Regular && e.After.Mode&0o400 != 0) {
+			continue
+		}
+		if err := r.unlock(e.SourcePath); err != nil {
+			return nil, errors.Join(fmt.Errorf("read %q in the layer: %w", e.Path, err), r.relock())
+		}
+	}
+	return r.relock, nil
+}
+
 func (r *root) unlockOne(path string) error {
 	fd, err := fsat.OpenPath(r.fd, path)
 	if err != nil {
@@ -87,6 +111,9 @@ func (r *root) unlockOne(path string) error {
 	st, err := fsat.Fstat(fd)
 	if err != nil {
 		return err
+	}
+	if st.Type == fsat.Symlink {
+		return nil
 	}
 	need := uint32(0o400)
 	if st.Type == fsat.Directory {

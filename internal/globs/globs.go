@@ -136,7 +136,7 @@ func parse(text string) (pattern, error) {
 	p.literal = rest[:wild]
 	var err error
 	p.tokens, err = compile(rest[wild:], p.anchored)
-	if tail, ok := strings.CutPrefix(rest[wild:], "*"); ok && strings.IndexAny(tail, `*?[\`) < 0 {
+	if tail, ok := strings.CutPrefix(rest[wild:], "*"); ok && !strings.ContainsAny(tail, `*?[\`) {
 		p.tail, p.isTail = tail, true
 	}
 	return p, err

@@ -33,7 +33,6 @@ type Tree map[string]Node
 
 func (n Node) kind() uint32  { return n.Mode & unix.S_IFMT }
 func (n Node) isDir() bool   { return n.kind() == unix.S_IFDIR }
-func (n Node) isFile() bool  { return n.kind() == unix.S_IFREG }
 func (n Node) special() bool { return n.kind() == unix.S_IFIFO || n.kind() == unix.S_IFSOCK }
 
 // snapshot reads a tree, by descriptors: it may be deeper than any path is

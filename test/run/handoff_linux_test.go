@@ -252,3 +252,27 @@ func TestDiffNamesWhatTheGuardWould(t *testing.T) {
 	}
 	w.Want(w.Run("discard", id), 0)
 }
+
+// A box may close files and directories to their own owner: the guard looks
+// into them all the same, and they arrive as they are.
+func TestClosedDirectoriesAreJudged(t *testing.T) {
+	lab.Each(t, func(t *testing.T, w *lab.World) {
+		w.Sample()
+		const closed = "mkdir -p d/e; echo 1 > d/f; echo 2 > d/e/g; ln -s g d/e/l; chmod 000 d/e/g d/e d"
+		w.Want(w.Box("--commit", "--", "sh", "-c", closed), 0)
+		st, err := os.Lstat(filepath.Join(w.Dir, "d"))
+		if err != nil || st.Mode().Perm() != 0 {
+			t.Fatalf("d: %v, %v", st, err)
+		}
+		w.Host("chmod", "-R", "u+rwX", "d")
+		if w.Read("d/e/g") != "2\n" {
+			t.Error("what was closed did not arrive")
+		}
+		out, r := w.JSON("--commit", "--", "sh", "-c", "mkdir -p c/.vscode; echo '{}' > c/.vscode/tasks.json; chmod 000 c/.vscode c")
+		w.Want(r, 125)
+		if len(out.Held) != 1 || out.Held[0].Path != "c/.vscode/tasks.json" {
+			t.Errorf("held %+v", out.Held)
+		}
+		w.Want(w.Run("discard", out.ID), 0)
+	})
+}

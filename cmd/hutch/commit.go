@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -132,7 +133,7 @@ func sayPromoted(boxID string, done *box.Promoted, err error) {
 func explainGuard(boxID string, held, flagged []guard.Finding, promoted bool) []string {
 	var lines []string
 	for _, f := range held {
-		lines = append(lines, oneLine(fmt.Sprintf("held: %s; to allow it once: hutch commit %s --allow-path %s", f.Line(), boxID, shellQuote(escapeGlob(f.Path)))))
+		lines = append(lines, oneLine(fmt.Sprintf("held: %s; to allow it once: hutch commit %s --allow-path %s", f.Line(), boxID, shellQuote(allowPattern(f)))))
 	}
 	if len(held) > 0 && !promoted {
 		lines = append(lines, fmt.Sprintf("nothing was promoted; to promote the rest: hutch commit %s --hold", boxID))
@@ -160,6 +161,15 @@ func explainSettled(resolved []promote.Resolution) []string {
 		lines = append(lines, fmt.Sprintf("both changed %q: %s", r.Path, said[r.How]))
 	}
 	return lines
+}
+
+// allowPattern is the pattern that allows what was found at a path, and nothing
+// else: neither what lies beneath a directory, nor a name like it.
+func allowPattern(f guard.Finding) string {
+	if f.Directory || guard.Printable(f.Path) != f.Path {
+		return strconv.QuoteToASCII("/" + f.Path)
+	}
+	return escapeGlob(f.Path)
 }
 
 // escapeGlob writes a path as a glob that matches it alone.

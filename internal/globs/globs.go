@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -72,6 +73,12 @@ const (
 // eachMatch calls found with the depth (0 for the topmost) of path and of each
 // directory above it that the pattern by itself matches.
 func (p *pattern) eachMatch(path string, found func(depth int)) {
+	if p.exact != "" {
+		if path == p.exact {
+			found(strings.Count(path, "/"))
+		}
+		return
+	}
 	if p.anchored {
 		if rest, ok := strings.CutPrefix(path, p.literal); ok {
 			p.run(rest, strings.Count(p.literal, "/"), found)
@@ -93,6 +100,7 @@ type pattern struct {
 	dirOnly  bool
 	anchored bool // matched against the whole path, not the last component
 
+	exact   string  // the one path that it matches, and nothing beneath; "" for none
 	literal string  // what a path must begin with
 	tokens  []token // what must follow
 	// tail is what must follow where that is a star and plain text, as in the
@@ -104,8 +112,10 @@ type pattern struct {
 func parse(text string) (pattern, error) {
 	var p pattern
 	switch {
-	case len(text) > maxPattern:
+	case len(text) > 4*maxPattern || len(text) > maxPattern && text[0] != '"':
 		return p, fmt.Errorf("longer than %d bytes", maxPattern)
+	case len(text) > 1 && text[0] == '"' && text[len(text)-1] == '"':
+		return parseExact(text)
 	case strings.IndexByte(text, 0) >= 0:
 		return p, errors.New("holds a NUL")
 	case strings.IndexByte(text, '\n') >= 0:
@@ -140,6 +150,17 @@ func parse(text string) (pattern, error) {
 		p.tail, p.isTail = tail, true
 	}
 	return p, err
+}
+
+// parseExact reads a path in double quotes, from the top, with the escapes of C
+// and Go: that path alone, whatever bytes are in it, and nothing beneath it.
+func parseExact(text string) (p pattern, err error) {
+	path, err := strconv.Unquote(text)
+	if err != nil || !strings.HasPrefix(path, "/") || path == "/" {
+		return p, errors.New(`in double quotes must be one path from the top, as "/a\nb"; write \" for a name that begins with a quote`)
+	}
+	p.exact = path[1:]
+	return p, nil
 }
 
 // trimSpaces takes off trailing spaces, except one that a backslash keeps.

@@ -47,7 +47,7 @@ func (d *descriptors) delivered(j *judge) error {
 func delivers(path string) bool {
 	first, _, deep := strings.Cut(path, "/")
 	switch first {
-	case "objects", "refs", "worktrees":
+	case "objects", "refs", "worktrees", "reftable", "rebase-merge", "rebase-apply", "sequencer":
 		return deep
 	case "packed-refs", "index":
 		return !deep
@@ -147,7 +147,94 @@ func (d *descriptors) deliveredBy(j *judge, dir string, touched []string) error 
 	r.refs()
 	r.stash()
 	r.index()
+	for _, path := range touched {
+		r.operation(path)
+	}
 	return nil
+}
+
+// operation judges a file of a rebase, an am, a cherry-pick or a revert that is
+// under way: --continue, --abort or the end of it takes the commits that it
+// names into the work tree.
+func (r *repository) operation(path string) {
+	parts := strings.Split(path, "/")
+	if parts[0] == "worktrees" && len(parts) > 2 {
+		parts = parts[2:]
+	}
+	if len(parts) < 2 || r.entry(path) == "" {
+		return
+	}
+	switch parts[0] {
+	case "reftable":
+		r.unread(path, errors.New("refs in this format are not read"))
+		return
+	case "rebase-merge", "rebase-apply", "sequencer":
+	default:
+		return
+	}
+	name := parts[len(parts)-1]
+	isList := strings.HasPrefix(name, "git-rebase-todo") || name == "todo" || name == "done"
+	if !isList && !operationCommits[name] {
+		return
+	}
+	text, err := r.j.mergedText(r.dir + "/" + path)
+	if err != nil {
+		r.unread(path, err)
+		return
+	}
+	known := map[string]bool{}
+	if before, err := r.d.read(changeset.Workspace, r.dir+"/"+path); err == nil {
+		for _, line := range lines(before) {
+			known[line] = true
+		}
+	}
+	for _, line := range lines(text) {
+		if known[line] {
+			continue
+		}
+		words := strings.Fields(line)
+		if isList {
+			words = listedCommits(words)
+		}
+		for _, word := range words {
+			id, err := gitdb.ParseOID(word)
+			switch {
+			case err == nil:
+				r.commit(r.dir+"/"+path, "the operation under way", "", id)
+			case !isList || isHex(word) || strings.ContainsAny(word, "@^~:{"):
+				r.unread(path, errors.New("it names a commit in another way than by its full name"))
+				return
+			}
+		}
+	}
+}
+
+// operationCommits are the files of an operation that hold names of commits.
+var operationCommits = set("orig-head onto autostash amend squash-onto stopped-sha head abort-safety original-commit")
+
+// listedCommits returns what a line of a todo list names as a commit: the
+// subject after it may be anything.
+func listedCommits(words []string) []string {
+	if len(words) < 2 || words[0][0] == '#' {
+		return nil
+	}
+	switch strings.ToLower(words[0]) {
+	case "exec", "x", "break", "b", "noop", "label", "l", "update-ref", "u":
+		return nil
+	}
+	words = words[1:]
+	for len(words) > 1 && (words[0] == "-c" || words[0] == "-C") {
+		if words[1] == "" || len(words) == 2 {
+			return words[1:]
+		}
+		return words[1:3]
+	}
+	return words[:1]
+}
+
+// isHex reports whether a word could be the short name of an object.
+func isHex(word string) bool {
+	return len(word) >= 4 && strings.Trim(word, "0123456789abcdefABCDEF") == ""
 }
 
 // entry returns the path in the change by which a file of the git directory

@@ -258,7 +258,7 @@ var harmlessKeys = map[string]map[string]bool{
 	"branch":      set("remote merge rebase description autosetuprebase vscode-merge-base gh-merge-base"),
 	"remote":      set("url fetch tagopt prune prunetags promisor partialclonefilter gh-resolved"),
 	"submodule":   set("url active branch ignore fetchrecursesubmodules"),
-	"extensions":  set("objectformat worktreeconfig partialclone refstorage noop preciousobjects"),
+	"extensions":  set("objectformat worktreeconfig partialclone noop preciousobjects"),
 	"pull":        set("rebase ff"),
 	"push":        set("default autosetupremote followtags"),
 	"fetch":       set("prune prunetags parallel writecommitgraph"),

@@ -45,6 +45,9 @@ type Finding struct {
 	// Delivers is the path that a git ref, the stash or the index at Path
 	// would put into the work tree, where it is that which was found.
 	Delivers string `json:"delivers,omitempty"`
+	// Directory says that Path is one: a pattern that allows it would allow
+	// what lies beneath it too.
+	Directory bool `json:"-"`
 }
 
 // Line explains the finding in one line for a terminal: path, who would run

@@ -137,6 +137,7 @@ func (j *judge) add(f Finding) {
 	if j.allow.Match(f.Path, dir) || f.Rule != protectedRule && j.Rules.allow.Match(f.Path, dir) {
 		return
 	}
+	f.Directory = dir
 	j.findings = append(j.findings, f)
 }
 

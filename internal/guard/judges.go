@@ -27,6 +27,15 @@ func judgeRebase(l *look) (Tier, string) {
 		return l.row.Tier, l.unread(err)
 	}
 	switch name := l.parts[len(l.parts)-1]; {
+	case slices.Contains(l.parts, "rebase-apply"):
+		if strings.Trim(name, "0123456789") != "" && name != "patch" && !strings.HasSuffix(name, ".patch") {
+			return "", ""
+		}
+		return l.row.Tier, "it is a patch that git am goes on with: " + l.row.Why
+	case name == "opts":
+		return onKeys(gitmodulesKeys, func(key, _ string) bool {
+			return strings.HasPrefix(key, "options.strategy") || strings.HasPrefix(key, "options.gpg")
+		})(l)
 	case name == "strategy":
 		if strategies[strings.TrimSpace(string(text))] {
 			return "", ""
@@ -254,7 +263,7 @@ func loaderVariable(name, _ string) bool {
 	if plainVariables[name] {
 		return false
 	}
-	if loaderVariables[name] || strings.HasSuffix(name, "_BASE_URL") {
+	if name == shellLine || loaderVariables[name] || strings.HasSuffix(name, "_BASE_URL") {
 		return true
 	}
 	for _, prefix := range []string{"LD_", "DYLD_", "GIT_", "PYTHON", "NPM_CONFIG_", "npm_config_", "PIP_", "UV_", "BASH_FUNC_", "CLAUDE_", "CODEX_", "ANTHROPIC_", "GEMINI_CLI_", "OPENCODE_", "CARGO_TARGET_", "CARGO_BUILD_", "GCONV_", "MISE_", "DIRENV_"} {
@@ -372,7 +381,7 @@ func officialRelease(text string) bool {
 
 // judgeWrapper flags another release from where releases come from.
 func judgeWrapper(l *look) (Tier, string) {
-	changed, err := l.keys(iniKeys)
+	changed, err := l.keys(propertyKeys)
 	if err != nil {
 		return l.row.Tier, l.unread(err)
 	}
@@ -383,14 +392,14 @@ func judgeWrapper(l *look) (Tier, string) {
 	if err != nil {
 		return l.row.Tier, l.unread(err)
 	}
-	after, err := iniKeys(text)
+	after, err := propertyKeys(text)
 	if err != nil {
 		return l.row.Tier, l.unread(err)
 	}
 	for key, value := range changed {
 		_, kept := after[key]
 		switch {
-		case kept && (key == "distributionurl" || key == "wrapperurl") && officialRelease(strings.ReplaceAll(value, "\\", "")):
+		case kept && (key == "distributionurl" || key == "wrapperurl") && officialRelease(value):
 		case kept && (key == "distributionsha256sum" || key == "wrappersha256sum" || key == "wrapperversion" || key == "networktimeout"):
 		case kept && key == "validatedistributionurl" && value == "true":
 		default:
@@ -417,9 +426,20 @@ func rustToolchainKeys(text []byte) (map[string]string, error) {
 	return tomlKeys(text)
 }
 
-// pylintKeys reads a configuration of pylint in either of its forms: a line of
-// TOML is as good as one of INI where only the name of the key matters.
-func pylintKeys(text []byte) (map[string]string, error) { return iniKeys(text) }
+// pylintKeys reads a configuration of pylint in either of its forms, TOML also
+// as INI: only the name of the key matters.
+func pylintKeys(text []byte) (map[string]string, error) {
+	keys, err := iniKeys(text)
+	if err != nil {
+		return nil, err
+	}
+	if written, err := tomlKeys(text); err == nil { // where names may be escaped
+		for key, value := range written {
+			keys[key] += "\n" + value
+		}
+	}
+	return keys, nil
+}
 
 // stdlib are the modules of python's standard library (sys.stdlib_module_names).
 var stdlib = set("abc aifc antigravity argparse array ast asynchat asyncio asyncore atexit audioop base64 bdb binascii bisect builtins bz2 cProfile calendar cgi cgitb " +

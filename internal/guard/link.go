@@ -2,6 +2,7 @@ package guard
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"hutch/internal/changeset"
@@ -191,28 +192,19 @@ func (j *judge) leadsOntoHeld(path string) *Row {
 // where it leads to: what is written there is read by the link's name.
 type alias struct{ link, target string }
 
-// findAliases looks for symlinks, after the promotion, among the names at the
-// top of the workspace and those in the directories there that the table knows.
+// findAliases looks for symlinks, after the promotion, in the top of the
+// workspace, in each directory above something that changes, and in those there
+// that the table knows. A link in a directory beside all of these is not found:
+// to look for it would be to walk the whole workspace.
 func (j *judge) findAliases() error {
-	top, err := j.list(".")
-	if err != nil {
+	seen := map[string]bool{}
+	if err := j.aliasesIn(".", seen); err != nil {
 		return err
 	}
-	for _, d := range top {
-		name := fold(d.Name)
-		leads := len(j.index.leads[name]) > 0
-		if d.Type == fsat.Symlink && (leads || j.known(name)) {
-			j.addAlias(d.Name)
-		}
-		if d.Type == fsat.Directory && leads {
-			inner, err := j.list(d.Name)
-			if err != nil {
+	for i := range j.entries {
+		for dir, _ := fsat.Split(j.entries[i].Path); dir != "." && !seen[dir]; dir, _ = fsat.Split(dir) {
+			if err := j.aliasesIn(dir, seen); err != nil {
 				return err
-			}
-			for _, d2 := range inner {
-				if d2.Type == fsat.Symlink {
-					j.addAlias(fsat.Join(d.Name, d2.Name))
-				}
 			}
 		}
 	}
@@ -229,6 +221,41 @@ func (j *judge) findAliases() error {
 	return nil
 }
 
+// aliasesIn looks in one directory.
+func (j *judge) aliasesIn(dir string, seen map[string]bool) error {
+	seen[dir] = true
+	above := strings.Split(fold(dir), "/")
+	if dir == "." {
+		above = nil
+	}
+	if areaOf(append(above, "x")) == deps || slices.Contains(above, ".git") {
+		return nil
+	}
+	list, err := j.list(dir)
+	if err != nil {
+		return err
+	}
+	for _, d := range list {
+		name := fold(d.Name)
+		leads := len(j.index.leads[name]) > 0
+		if d.Type == fsat.Symlink && (leads || j.known(append(above, name)...)) {
+			j.addAlias(fsat.Join(dir, d.Name))
+		}
+		if d.Type == fsat.Directory && leads {
+			inner, err := j.list(fsat.Join(dir, d.Name))
+			if err != nil {
+				return err
+			}
+			for _, d2 := range inner {
+				if d2.Type == fsat.Symlink {
+					j.addAlias(fsat.Join(dir, d.Name) + "/" + d2.Name)
+				}
+			}
+		}
+	}
+	return nil
+}
+
 // known reports whether some row may speak of a folded path.
 func (j *judge) known(parts ...string) bool {
 	found := false
@@ -236,23 +263,41 @@ func (j *judge) known(parts ...string) bool {
 	return found
 }
 
+// addAlias notes where a link leads, and where those lead that are in the
+// directory it leads to.
 func (j *judge) addAlias(link string) {
-	if typ, found := j.merged(link); !found || typ != fsat.Symlink {
+	inside, ok := j.alias(link, link)
+	if !ok || inside == "." {
 		return
+	}
+	inner, err := j.list(inside)
+	j.fail(err)
+	for _, d := range inner {
+		if d.Type == fsat.Symlink {
+			j.alias(fsat.Join(inside, d.Name), fsat.Join(link, d.Name))
+		}
+	}
+}
+
+// alias notes where a link leads that is looked for at the path as.
+func (j *judge) alias(link, as string) (inside string, ok bool) {
+	if typ, found := j.merged(link); !found || typ != fsat.Symlink {
+		return "", false
 	}
 	text, err := j.mergedLink(link)
 	if err != nil {
 		j.fail(err)
-		return
+		return "", false
 	}
 	inside, out := j.resolve(link, text)
 	if out != "" || inside == "." || inside == link {
-		return
+		return "", false
 	}
 	for i := range j.aliases {
-		if j.aliases[i].link == link {
-			return
+		if j.aliases[i].link == as {
+			return "", false
 		}
 	}
-	j.aliases = append(j.aliases, alias{link, inside})
+	j.aliases = append(j.aliases, alias{as, inside})
+	return inside, true
 }

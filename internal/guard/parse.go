@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,37 +31,44 @@ var errKeys = errors.New("more keys, or deeper ones, than anybody writes")
 // sep joins the parts of a key. No part of a key that matters holds it.
 const sep = "."
 
-// flatten turns nested maps and lists into dotted keys.
+// flatten turns nested maps and lists into dotted keys. Keys that differ only in
+// case share one, whose text is all that is said of each: which of them counts
+// is for the program to say that reads the file.
 func flatten(value any) (map[string]string, error) {
-	flat := map[string]string{}
+	var flat collector
 	var walk func(at string, value any, depth int) error
 	walk = func(at string, value any, depth int) error {
-		if len(flat) > maxKeys || depth > maxDepth {
+		if depth > maxDepth {
 			return errKeys
 		}
 		switch v := value.(type) {
 		case map[string]any:
-			flat[at] = "{}"
-			for key, inner := range v {
-				if err := walk(joinKey(at, strings.ToLower(key)), inner, depth+1); err != nil {
+			if err := flat.add(at, "{}"); err != nil {
+				return err
+			}
+			for _, key := range slices.Sorted(maps.Keys(v)) {
+				if err := walk(joinKey(at, strings.ToLower(key)), v[key], depth+1); err != nil {
 					return err
 				}
 			}
 		case []any:
-			flat[at] = "[]"
+			if err := flat.add(at, "[]"); err != nil {
+				return err
+			}
 			for i, inner := range v {
 				if err := walk(joinKey(at, strconv.Itoa(i)), inner, depth+1); err != nil {
 					return err
 				}
 			}
 		default:
-			flat[at] = fmt.Sprintf("%T %v", v, v)
+			return flat.add(at, fmt.Sprintf("%T %v", v, v))
 		}
 		return nil
 	}
 	err := walk("", value, 0)
-	delete(flat, "")
-	return flat, err
+	keys := flat.keys()
+	delete(keys, "")
+	return keys, err
 }
 
 func joinKey(at, key string) string {
@@ -79,11 +88,50 @@ func jsonKeys(text []byte) (map[string]string, error) {
 	if len(bytes.TrimSpace(plain)) == 0 {
 		return nil, nil
 	}
-	var value any
-	if err := json.Unmarshal(plain, &value); err != nil {
+	if err := json.Unmarshal(plain, new(any)); err != nil { // a Decoder's tokens are less strict
 		return nil, err
 	}
-	return flatten(value)
+	var flat collector
+	if err := jsonTokens(json.NewDecoder(bytes.NewReader(plain)), &flat, "", 0); err != nil {
+		return nil, err
+	}
+	keys := flat.keys()
+	delete(keys, "")
+	return keys, nil
+}
+
+// jsonTokens collects the keys of one value as flatten does, and of a key that
+// is given twice both values: parsers differ in which they take.
+func jsonTokens(d *json.Decoder, flat *collector, at string, depth int) error {
+	if depth > maxDepth {
+		return errKeys
+	}
+	token, err := d.Token()
+	if err != nil {
+		return err
+	}
+	delim, nested := token.(json.Delim)
+	if !nested {
+		return flat.add(at, fmt.Sprintf("%T %v", token, token))
+	}
+	if err := flat.add(at, map[json.Delim]string{'{': "{}", '[': "[]"}[delim]); err != nil {
+		return err
+	}
+	for i := 0; d.More(); i++ {
+		key := strconv.Itoa(i)
+		if delim == '{' {
+			name, err := d.Token()
+			if err != nil {
+				return err
+			}
+			key = strings.ToLower(fmt.Sprint(name))
+		}
+		if err := jsonTokens(d, flat, joinKey(at, key), depth+1); err != nil {
+			return err
+		}
+	}
+	_, err = d.Token()
+	return err
 }
 
 // plainJSON takes comments and trailing commas out of JSON.
@@ -182,9 +230,13 @@ func (c *collector) keys() map[string]string {
 	return keys
 }
 
+// shellLine is the key under which envKeys returns what a shell would run of a
+// file, and some loaders with it.
+const shellLine = "a command"
+
 // envKeys reads a file of NAME=value lines. The tools that read such files
 // differ in what a quote spans, so every line that could be a setting is one.
-// Names keep their case.
+// Names keep their case. Some are shells: what they would run is a key too.
 func envKeys(text []byte) (map[string]string, error) {
 	var keys collector
 	for _, line := range lines(text) {
@@ -206,14 +258,97 @@ func envKeys(text []byte) (map[string]string, error) {
 			}
 		}
 	}
+	for command := range shellCommands(text) {
+		if err := keys.add(shellLine, command); err != nil {
+			return nil, err
+		}
+	}
 	return keys.keys(), nil
+}
+
+// shellCommands yields what a POSIX shell that sources a file of settings would
+// run beside them: the substitutions, and the lines that set nothing. A setting
+// of several words is not among them, as other loaders have them without quotes,
+// unless what follows is a command after a separator.
+func shellCommands(text []byte) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		quote, start := byte(0), 0
+		for i := 0; i <= len(text); i++ {
+			if i == len(text) || text[i] == '\n' && quote == 0 {
+				line := strings.TrimSpace(string(text[start:i]))
+				if runs(line) && !yield(line) {
+					return
+				}
+				start = i + 1
+				continue
+			}
+			switch c := text[i]; {
+			case c == '\\' && quote != '\'' && i+1 < len(text):
+				i++
+			case quote == 0 && c == '#' && (i == 0 || text[i-1] == '\n' || text[i-1] == ' ' || text[i-1] == '\t'):
+				for i+1 < len(text) && text[i+1] != '\n' {
+					i++
+				}
+			case quote == 0 && (c == '"' || c == '\''):
+				quote = c
+			case quote == c:
+				quote = 0
+			}
+		}
+	}
+}
+
+// runs reports whether a shell would run something of a logical line.
+func runs(line string) bool {
+	line = strings.TrimSpace(line)
+	if rest, ok := strings.CutPrefix(line, "export "); ok {
+		line = strings.TrimSpace(rest)
+	}
+	if line == "" || line[0] == '#' {
+		return false
+	}
+	name, value, ok := strings.Cut(line, "=")
+	if !ok {
+		name, value, ok = strings.Cut(line, ":") // as some loaders have it
+	}
+	if !ok || strings.ContainsAny(strings.TrimSpace(name), " \t;&|()`$\"'") {
+		return true
+	}
+	var quote byte
+	for i := 0; i < len(value); i++ {
+		c := value[i]
+		switch {
+		case quote == '\'':
+			if c == quote {
+				quote = 0
+			}
+		case c == '\\':
+			i++
+		case c == '`', c == '$' && i+1 < len(value) && value[i+1] == '(':
+			return true
+		case quote != 0:
+			if c == quote {
+				quote = 0
+			}
+		case c == '"' || c == '\'':
+			quote = c
+		case c == '#' && i > 0 && (value[i-1] == ' ' || value[i-1] == '\t'):
+			return false
+		case (c == ';' || c == '|' || c == '&') && strings.TrimLeft(value[i+1:], ";|& \t") != "" &&
+			(i > 0 && (value[i-1] == ' ' || value[i-1] == '\t') || value[i+1] == ' ' || value[i+1] == '\t'):
+			return true // a URL has none of these beside a space
+		case (c == '<' || c == '>') && i+1 < len(value) && value[i+1] == '(':
+			return true
+		}
+	}
+	return false
 }
 
 // iniKeys reads what Python's configparser and its like read: "section.key".
 func iniKeys(text []byte) (map[string]string, error) {
 	var keys collector
 	section, last := "", ""
-	for _, line := range lines(text) {
+	for _, line := range lines(bytes.ReplaceAll(text, []byte("\r"), []byte("\n"))) { // as Python takes a line
 		bare := strings.TrimSpace(line)
 		switch {
 		case bare == "" || bare[0] == '#' || bare[0] == ';':
@@ -239,6 +374,94 @@ func iniKeys(text []byte) (map[string]string, error) {
 	return keys.keys(), nil
 }
 
+// propertyKeys reads the properties of Java (java.util.Properties.load): a key
+// ends at "=", ":" or white space, a backslash escapes and takes the next line
+// along, and a line may end in CR alone.
+func propertyKeys(text []byte) (map[string]string, error) {
+	const space = " \t\f"
+	var keys collector
+	text = bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n"))
+	var whole string
+	goesOn := false
+	for line := range strings.SplitSeq(string(bytes.ReplaceAll(text, []byte("\r"), []byte("\n"))), "\n") {
+		line = strings.TrimLeft(line, space)
+		if !goesOn && (line == "" || line[0] == '#' || line[0] == '!') {
+			continue
+		}
+		whole += line
+		if bare := strings.TrimRight(line, `\`); (len(line)-len(bare))%2 == 1 {
+			whole, goesOn = whole[:len(whole)-1], true
+			if len(whole) > maxLine {
+				return nil, errKeys
+			}
+			continue
+		}
+		if err := addProperty(&keys, whole); err != nil {
+			return nil, err
+		}
+		whole, goesOn = "", false
+	}
+	if err := addProperty(&keys, whole); err != nil {
+		return nil, err
+	}
+	return keys.keys(), nil
+}
+
+// maxLine bounds a line that is put together from many.
+const maxLine = 64 << 10
+
+func addProperty(keys *collector, line string) error {
+	end := 0
+	for end < len(line) && strings.IndexByte("=: \t\f", line[end]) < 0 {
+		if line[end] == '\\' {
+			end++
+		}
+		end++
+	}
+	end = min(end, len(line))
+	value := strings.TrimLeft(line[end:], " \t\f")
+	if value != "" && (value[0] == '=' || value[0] == ':') {
+		value = strings.TrimLeft(value[1:], " \t\f")
+	}
+	key, err := unescapeProperty(line[:end])
+	if err != nil || line == "" {
+		return err
+	}
+	if value, err = unescapeProperty(value); err != nil {
+		return err
+	}
+	return keys.add(strings.ToLower(key), value)
+}
+
+func unescapeProperty(text string) (string, error) {
+	var plain strings.Builder
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		if c != '\\' || i+1 == len(text) {
+			plain.WriteByte(c)
+			continue
+		}
+		i++
+		switch c = text[i]; c {
+		case 'u':
+			if i+4 >= len(text) {
+				return "", errors.New("an escape does not end")
+			}
+			code, err := strconv.ParseUint(text[i+1:i+5], 16, 16)
+			if err != nil {
+				return "", errors.New("an escape is malformed")
+			}
+			plain.WriteRune(rune(code))
+			i += 4
+		case 't', 'n', 'r', 'f':
+			plain.WriteByte(map[byte]byte{'t': '\t', 'n': '\n', 'r': '\r', 'f': '\f'}[c])
+		default:
+			plain.WriteByte(c)
+		}
+	}
+	return plain.String(), nil
+}
+
 // yamlKeys reads the keys at the top of a YAML mapping in block style, each
 // with the lines beneath it. What could hide a key, as flow style at the top,
 // merges, tags, anchors and escapes do, is an error.
@@ -246,7 +469,11 @@ func yamlKeys(text []byte) (map[string]string, error) {
 	var keys collector
 	last := ""
 	for i, line := range lines(text) {
-		bare := strings.TrimRight(line, " \t\r")
+		// YAML ends a line at each of these, YAML 1.1 at all of them.
+		if strings.ContainsAny(line, "\r\u0085\u2028\u2029") {
+			return nil, fmt.Errorf("line %d has a line break of another kind in it", i+1)
+		}
+		bare := strings.TrimRight(line, " \t")
 		if bare == "" || bare[0] == '#' || bare == "---" || bare == "..." || bare[0] == '%' {
 			continue
 		}
@@ -279,8 +506,12 @@ func yamlKeys(text []byte) (map[string]string, error) {
 }
 
 // frontMatter reads the keys between the "---" lines at the top of a text; a
-// text without them has none.
+// text without them has none. Where no line is the mark alone, it ends where the
+// mark stands last: some readers look for it anywhere.
 func frontMatter(text []byte) (map[string]string, error) {
+	if first, _, _ := bytes.Cut(bytes.TrimLeft(text, "\ufeff \t\n\r"), []byte("\r")); bytes.Equal(first, []byte("---")) {
+		text = bytes.ReplaceAll(text, []byte("\r"), []byte("\n")) // the line ends of old Macs
+	}
 	all := lines(text)
 	for len(all) > 0 && strings.TrimSpace(all[0]) == "" {
 		all = all[1:]
@@ -288,11 +519,19 @@ func frontMatter(text []byte) (map[string]string, error) {
 	if len(all) == 0 || strings.TrimSpace(all[0]) != "---" {
 		return nil, nil
 	}
-	end := slices.IndexFunc(all[1:], func(line string) bool { return strings.TrimRight(line, " \t") == "---" })
+	all = all[1:]
+	end := slices.IndexFunc(all, func(line string) bool { return strings.TrimSpace(line) == "---" })
+	if end < 0 {
+		for i, line := range all {
+			if at := strings.Index(line, "---"); at >= 0 {
+				all[i], end = line[:at], i+1
+			}
+		}
+	}
 	if end < 0 {
 		return nil, nil
 	}
-	return yamlKeys([]byte(strings.Join(all[1:1+end], "\n")))
+	return yamlKeys([]byte(strings.Join(all[:end], "\n")))
 }
 
 // goModKeys reads the directives of a go.mod or go.work file.

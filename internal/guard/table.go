@@ -97,9 +97,10 @@ var table = []Row{
 	},
 	{
 		ID: "git-rebase", Tier: Hold, Who: "git", When: "at git rebase --continue",
-		Paths:  []string{".git/rebase-merge/git-rebase-todo*", ".git/sequencer/todo", ".git/rebase-merge/strategy*", ".git/rebase-merge/gpg_sign_opt"},
+		Paths: []string{".git/rebase-merge/git-rebase-todo*", ".git/sequencer/todo", ".git/rebase-merge/strategy*", ".git/rebase-merge/gpg_sign_opt",
+			".git/rebase-apply/**", ".git/sequencer/opts"},
 		Except: []string{".git/rebase-merge/git-rebase-todo.backup"}, everywhere: true,
-		judge: judgeRebase, Content: "exec lines, and a strategy that is none of git's",
+		judge: judgeRebase, Content: "exec lines, a strategy that is none of git's, patches that git am goes on with; the commits that it names are judged as a moved ref is",
 		Why: "git goes on with what it lists", Source: "git-rebase(1)",
 	},
 	{
@@ -308,7 +309,7 @@ var table = []Row{
 	{
 		ID: "dotenv", Tier: Hold, Who: "whatever loads it: the shell, the harness, the framework", When: "at its next start",
 		Paths: []string{".env", ".env.*", ".flaskenv", "*.env"}, Except: []string{".env.example", ".env.sample", ".env.template", ".env.dist", ".env.*.example", ".env.*.sample", ".env.*.template", "*.example.env", "*.sample.env"},
-		judge: onKeys(envKeys, loaderVariable), Content: "variables that loaders, git and harnesses obey: PATH, LD_*, NODE_OPTIONS, PYTHON*, GIT_*, *_HOME of a harness, *_BASE_URL",
+		judge: onKeys(envKeys, loaderVariable), Content: "variables that loaders, git and harnesses obey: PATH, LD_*, NODE_OPTIONS, PYTHON*, GIT_*, *_HOME of a harness, *_BASE_URL; what a shell that reads it would run",
 		Why: "it changes what other programs load, or whom they talk to", Source: "CVE-2025-61260",
 	},
 	{
@@ -395,7 +396,7 @@ var table = []Row{
 	},
 	{
 		ID: "gradle-properties", Tier: Hold, Who: "gradle, also under the editor", When: nextOpen,
-		Paths: []string{"gradle.properties"}, judge: onKeys(iniKeys, func(key, value string) bool {
+		Paths: []string{"gradle.properties"}, judge: onKeys(propertyKeys, func(key, value string) bool {
 			return strings.HasPrefix(key, "systemprop.") || key == "org.gradle.jvmargs" && !plainJVM(value) || key == "org.gradle.java.home" || strings.HasPrefix(key, "org.gradle.java.installations")
 		}), Content: "JVM arguments, JVM homes, system properties",
 		Why: "it says which JVM runs, and with which agents", Source: "gradle's manual, build environment",

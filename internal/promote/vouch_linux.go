@@ -280,8 +280,13 @@ func (w *witness) step(i int) error {
 	for k := range s.Files {
 		known[s.Files[k].Rel] = true
 	}
+	closed := map[raw]bool{}
 	for k := range s.Files {
 		f := &s.Files[k]
+		if above, _ := fsat.Split(string(f.Rel)); f.Rel != "." && closed[raw(above)] {
+			closed[f.Rel] = f.Type == fsat.Directory
+			continue
+		}
 		there, err := w.path(s, s.at(f.Rel), paths[k], f.Digest)
 		if err != nil {
 			return err
@@ -290,12 +295,37 @@ func (w *witness) step(i int) error {
 			break // nor is what was in it
 		}
 		if there && f.Type == fsat.Directory {
+			if closed[f.Rel], err = w.shut(s, f, paths[k]); closed[f.Rel] || err != nil {
+				if err != nil {
+					return err
+				}
+				continue
+			}
 			if err := w.strangers(s, f, known); err != nil {
 				return err
 			}
 		}
 	}
 	return w.slot(i)
+}
+
+// shut reports whether a promoted directory is closed to its own owner, so that
+// what is in it cannot be compared. To get in shows in its own ctime.
+func (w *witness) shut(s *step, f *placed, was vouch) (bool, error) {
+	path := s.at(f.Rel)
+	dir, err := fsat.Open(w.ws, path, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err == nil {
+		err = unix.Faccessat(dir, ".", unix.X_OK, unix.AT_EACCESS)
+		unix.Close(dir)
+	}
+	if !errors.Is(err, unix.EACCES) {
+		return false, err
+	}
+	st, err := w.tree.lstat(path)
+	if err == nil && st.Ctime != was.Ctime {
+		w.say(path, s.did(), "opened and closed again, so that what is in it may have changed")
+	}
+	return true, err
 }
 
 // path compares one path of the workspace. It reports whether the very file

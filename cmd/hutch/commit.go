@@ -97,7 +97,14 @@ what is not selected, or is held by the handoff guard, stays in the box.`,
 					sayPromoted(args[0], done, err)
 				}
 				var held *box.HeldError
+				var conflict *promote.ConflictError
 				if errors.As(err, &held) || err == nil && len(done.Held) > 0 {
+					return exit(outcome.ExitHutch)
+				}
+				if errors.As(err, &conflict) {
+					for _, line := range explainConflicts(args[0], conflict.Conflicts) {
+						fmt.Fprintln(os.Stderr, "hutch: "+line)
+					}
 					return exit(outcome.ExitHutch)
 				}
 				return err
@@ -136,6 +143,13 @@ func explainGuard(boxID string, held, flagged []guard.Finding, promoted bool) []
 		lines = append(lines, oneLine(fmt.Sprintf("held: %s; to allow it once: hutch commit %s --allow-path %s", f.Line(), boxID, shellQuote(allowPattern(f)))))
 	}
 	if len(held) > 0 && !promoted {
+		if len(held) > 1 {
+			var all strings.Builder
+			for _, f := range held {
+				all.WriteString(" --allow-path " + shellQuote(escapeGlob(f.Path)))
+			}
+			lines = append(lines, oneLine(fmt.Sprintf("to allow all of these once: hutch commit %s%s", boxID, all.String())))
+		}
 		lines = append(lines, fmt.Sprintf("nothing was promoted; to promote the rest: hutch commit %s --hold", boxID))
 	}
 	const most = 20
@@ -146,6 +160,19 @@ func explainGuard(boxID string, held, flagged []guard.Finding, promoted bool) []
 		lines = append(lines, fmt.Sprintf("note: %d more flagged paths; --json lists them all", more))
 	}
 	return lines
+}
+
+// explainConflicts says in one line each what happened on both sides.
+func explainConflicts(boxID string, conflicts []promote.Conflict) []string {
+	var lines []string
+	for _, c := range conflicts {
+		why := ""
+		if c.Why != "" {
+			why = "; " + c.Why
+		}
+		lines = append(lines, oneLine(fmt.Sprintf("conflict: %q: the box %s it, the host %s%s", c.Path, c.Box, c.Host, why)))
+	}
+	return append(lines, fmt.Sprintf("nothing was promoted; to settle it: hutch commit %s --on-conflict ours, theirs or merge", boxID))
 }
 
 // explainSettled says in one line each how conflicts were settled.

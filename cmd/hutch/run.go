@@ -55,7 +55,8 @@ then the whole change does.
 
 The exit code is the command's own; 128+n when signal n ended it; 124 at the
 deadline; 137 when the memory or output limit ended it; 126 or 127 when it could
-not be started; 125 for a conflict and for hutch's own errors.`,
+not be started; 125 for a conflict, for a change that is held, and for hutch's
+own errors.`,
 		Example: `  hutch run --commit -- pytest
   hutch run --diff -- sed -i s/foo/bar/ a.txt
   hutch run --timeout 30s --memory 256M --json -- make test`,
@@ -169,6 +170,10 @@ func (f *runFlags) explain(out *hutch.Outcome) {
 	case out.Status == outcome.OutputExceeded:
 		say("output limit exceeded; the command and all it started were ended")
 	case out.Status == outcome.Held: // said below, a line each
+	case out.Status == outcome.Conflict && !f.json:
+		for _, line := range explainConflicts(out.ID, out.Conflicts) {
+			say("%s", line)
+		}
 	case out.Error != "":
 		say("%s", out.Error)
 	}

@@ -132,8 +132,13 @@ func (s *Store) Commit(id string, opts Promotion) (*Promoted, error) {
 	d := k.delivery(opts)
 	d.store = s
 	defer d.close()
+	unpromoted := func(err error) (*Promoted, error) {
+		p := d.report()
+		p.Kept = true
+		return p, err
+	}
 	if err := d.choose(); err != nil {
-		return d.report(), err
+		return unpromoted(err)
 	}
 	if d.part.Empty() && !k.changes.Empty() && len(d.held) == 0 {
 		if onlyGit(k.changes) && !opts.Git {
@@ -142,7 +147,7 @@ func (s *Store) Commit(id string, opts Promotion) (*Promoted, error) {
 		return nil, fmt.Errorf("box %s: nothing of its change is selected; `hutch diff %s --name-status` lists it", k.id, k.id)
 	}
 	if err := k.deliver(d); err != nil {
-		return d.report(), err
+		return unpromoted(err)
 	}
 	report := d.report()
 	report.Diff, report.Receipt = listed(d.arrived()), d.receipt

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -150,6 +151,44 @@ func TestHostEdits(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestConflictIsExplained holds that a conflict is told in one line for each
+// path, with what to type next, and that its report says the box is kept.
+func TestConflictIsExplained(t *testing.T) {
+	w := lab.New(t)
+	w.KeepsBoxes()
+	w.Sample()
+	out, r := w.JSON("--preserve", "--", "sh", "-ec", inBox)
+	w.Want(r, 0)
+	w.Write("a.txt", "host\n")
+	w.Write("new.txt", "host\n")
+
+	r = w.Run("commit", out.ID)
+	w.Want(r, 125)
+	for _, want := range []string{
+		"hutch: conflict: \"a.txt\": the box modified it, the host changed it\n",
+		"hutch: conflict: \"new.txt\": the box created it, the host created it too\n",
+		"hutch: nothing was promoted; to settle it: hutch commit " + out.ID + " --on-conflict ours, theirs or merge\n",
+	} {
+		if !strings.Contains(r.Stderr, want) {
+			t.Errorf("stderr lacks %q\n%v", want, r)
+		}
+	}
+
+	r = w.Run("commit", out.ID, "--json")
+	w.Want(r, 125)
+	var report struct {
+		Status    string
+		Kept      bool
+		Conflicts []struct{ Path, Box, Host string }
+	}
+	if err := json.Unmarshal([]byte(r.Stdout), &report); err != nil {
+		t.Fatal(err)
+	}
+	if report.Status != "conflict" || !report.Kept || len(report.Conflicts) != 2 {
+		t.Errorf("status %s kept %v conflicts %v", report.Status, report.Kept, report.Conflicts)
+	}
 }
 
 // TestOnlyOpenedIsNoChange holds that a file which the box only opened for

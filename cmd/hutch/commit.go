@@ -128,7 +128,7 @@ func sayPromoted(boxID string, done *box.Promoted, err error) {
 		fmt.Fprintln(os.Stderr, "hutch: "+line)
 	}
 	for _, note := range done.Notes {
-		fmt.Fprintln(os.Stderr, "hutch: "+oneLine(note))
+		fmt.Fprintln(os.Stderr, "hutch: note: "+oneLine(note))
 	}
 	if err == nil && done.Kept {
 		fmt.Fprintf(os.Stderr, "hutch: %d changes stay in box %s: hutch diff %s, hutch commit %s, hutch discard %s\n", done.Left, boxID, boxID, boxID, boxID)

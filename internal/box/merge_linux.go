@@ -131,22 +131,3 @@ func gitDirs(ws *workspace.Workspace) ([]gitdb.Dir, func(), error) {
 	}
 	return dirs, release, err
 }
-
-// markSeen notes which files of the workspace still are what the branch saw, so
-// that their digests are known to be those of the base, however they change
-// from now on.
-func markSeen(c *changeset.Changeset, workspaceFD int, stamp workspace.Stamp) {
-	if !stamp.Valid {
-		return
-	}
-	for i := range c.Entries {
-		e := &c.Entries[i]
-		if e.Before == nil || e.Before.Type != fsat.Regular || e.BaseCtime != nil {
-			continue
-		}
-		st, err := fsat.Lstat(workspaceFD, e.Path)
-		if err == nil && st.Type == fsat.Regular && st.Ctime.Before(stamp.T) && (e.BaseIno == 0 || e.BaseIno == st.Ino) {
-			e.BaseCtime = &st.Ctime
-		}
-	}
-}

@@ -51,6 +51,7 @@ type run struct {
 
 	layer   int // directory of the layer; -1
 	changes *changeset.Changeset
+	full    *changeset.Changeset // with .git, where that was left out of changes; nil: not read
 	rest    *changeset.Changeset // what a promotion left in the box; nil: all
 	keep    string               // why the box must stay; "" when it need not
 	saved   bool                 // a layer that was in RAM is on the disk

@@ -84,9 +84,6 @@ func (r *run) settle() error {
 	if err := r.read(); err != nil {
 		return err
 	}
-	if r.Commit || r.Preserve {
-		markSeen(r.changes, r.ws.FD, r.stamp)
-	}
 	d := &r.out.Diff
 	d.FilesCreated, d.FilesModified, d.FilesDeleted = r.changes.Names()
 	d.Digest = r.changes.Digest
@@ -174,7 +171,11 @@ func (r *run) readChanges(git bool) (*changeset.Changeset, error) {
 		defer unix.Close(fd)
 		source.Manifest = fd
 	}
-	return changeset.Read(source)
+	c, err := changeset.Read(source)
+	if err == nil && (r.Commit || r.Preserve) && r.stamp.Valid {
+		changeset.MarkSeen(c, r.ws.FD, r.stamp.T)
+	}
+	return c, err
 }
 
 // overlayPrefix is the prefix of the attributes in a layer; "" for a full tree.
@@ -307,6 +308,7 @@ func (r *run) whole() (*changeset.Changeset, error) {
 	}
 	whole, _ := changeset.Split(full, func(e *changeset.Entry) bool { return inGit(e.Path) || known[e.Path] })
 	whole.Skipped = r.changes.Skipped
+	r.full = whole
 	return whole, nil
 }
 

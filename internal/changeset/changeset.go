@@ -59,10 +59,12 @@ type Entry struct {
 	// far as the layer still tells; 0 when unknown (DESIGN 7.1: a whiteout,
 	// a file replaced by rename inside the box).
 	BaseIno uint64 `json:"base_ino,omitempty"`
-	// BaseCtime is the time of the last change of the inode that Before was
-	// found to be after the branch was made: hutch itself promoted a part of
-	// the change there (Rebase). It is compared exactly, and the branch's stamp
-	// no longer counts. Nil for all else.
+	// BaseCtime is the time of the last change of the inode when Before was
+	// known to stand there, and to be what the rest of the change was made
+	// from: right after the box's end (MarkSeen), or after hutch itself
+	// promoted a part of the change there (Rebase). An inode of exactly this
+	// time is unchanged, whatever the branch's stamp says; one of a later time
+	// is, where Before still stands (Stands). Nil when that is not known.
 	BaseCtime *fsat.Time `json:"base_ctime,omitempty"`
 	// BaseIndex is the digest of what an index of git meant when the branch
 	// was made (IndexDigest): `git status` rewrites the file, and means no

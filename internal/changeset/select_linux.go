@@ -95,7 +95,9 @@ func Rebase(rest, part *Changeset, workspace int) error {
 			return fmt.Errorf("look at what was promoted: %q: %w", e.Path, err)
 		}
 		if ok {
-			e.BaseIno, e.BaseCtime = st.Ino, &st.Ctime
+			now := *e.Before
+			now.Mtime = st.Mtime // a promotion gives files the times it sees fit
+			e.Before, e.BaseIno, e.BaseCtime = &now, st.Ino, &st.Ctime
 		}
 	}
 	for i := range rest.Entries {

@@ -62,7 +62,13 @@ func (p *planner) look(e *changeset.Entry, d *decision) (difference, error) {
 	case !st.Ctime.Before(p.req.Stamp.T):
 		// >= and not >: an edit right after the stamp is in the same
 		// tick of the file system's clock.
-		what = "changed it"
+		same, err := p.standsAgain(e, st)
+		if err != nil {
+			return difference{}, err
+		}
+		if !same {
+			what = "changed it"
+		}
 	}
 	if d.found && st.Type == fsat.Regular {
 		// An editor's open descriptor would go on writing to the file that
@@ -76,6 +82,18 @@ func (p *planner) look(e *changeset.Entry, d *decision) (difference, error) {
 		}
 	}
 	return difference{what, soft}, nil
+}
+
+// standsAgain reports whether a path whose inode was changed since the branch is
+// nevertheless in the state that the branch saw: hutch itself moved it away and
+// back (a promotion that failed late, an undo), or somebody took back what he
+// had done. Without BaseCtime the entry's Before may be the host's own edit.
+func (p *planner) standsAgain(e *changeset.Entry, st fsat.Stat) (bool, error) {
+	if e.BaseCtime == nil {
+		return false, nil
+	}
+	now, same, err := changeset.Stands(p.req.Workspace, e.Path, e.Before)
+	return same && now.Ino == st.Ino && now.Ctime == st.Ctime, err
 }
 
 // deletedSince judges a path that the host does not have, and that the layer

@@ -165,7 +165,6 @@ func TestFailedCommit(t *testing.T) {
 				if now := e.is(p.snap()); now != is {
 					return is, fmt.Errorf("exit %d left the workspace %s; recovery made it %s", code, is, now)
 				}
-				p.tookBack = true
 				return is, p.consistent(e, id, is)
 			})
 		})

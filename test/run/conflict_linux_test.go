@@ -2,6 +2,7 @@ package run
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -189,6 +190,44 @@ func TestConflictIsExplained(t *testing.T) {
 	if report.Status != "conflict" || !report.Kept || len(report.Conflicts) != 2 {
 		t.Errorf("status %s kept %v conflicts %v", report.Status, report.Kept, report.Conflicts)
 	}
+}
+
+// TestUndoneIsNoConflict holds that a promotion which was undone is no edit of
+// the host's to another box, nor to the rest of its own; an edit between is.
+func TestUndoneIsNoConflict(t *testing.T) {
+	lab.Each(t, func(t *testing.T, w *lab.World) {
+		w.KeepsBoxes()
+		for _, edited := range []bool{false, true} {
+			t.Run(fmt.Sprintf("edited %v", edited), func(t *testing.T) {
+				w := fresh(t, w, fmt.Sprint("undone ", edited))
+				box := func() string {
+					out, r := w.JSON("--preserve", "--", "sh", "-ec", inBox+"; chmod 700 src; echo 2 > src/box.txt")
+					w.Want(r, 0)
+					return out.ID
+				}
+				must(w, os.MkdirAll(filepath.Join(w.Dir, "src"), 0o755))
+				first, second := box(), box()
+				w.Want(w.Run("commit", "--only", "a.txt", "--only", "src/box.txt", first), 0)
+				w.Want(w.Run("undo"), 0)
+				if edited {
+					w.Write("a.txt", "host\n")
+					must(w, os.Chmod(filepath.Join(w.Dir, "src"), 0o711))
+				}
+				for _, id := range []string{first, second} {
+					r := w.Run("commit", id)
+					if !edited {
+						w.Want(r, 0)
+						w.Want(w.Run("undo"), 0)
+						continue
+					}
+					w.Want(r, 125)
+					if named := "src"; !strings.Contains(r.Stderr, named) {
+						t.Errorf("%q is not named\n%v", named, r)
+					}
+				}
+			})
+		}
+	})
 }
 
 // TestOnlyOpenedIsNoChange holds that a file which the box only opened for

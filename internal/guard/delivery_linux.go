@@ -223,7 +223,7 @@ func listedCommits(words []string) []string {
 		return nil
 	}
 	words = words[1:]
-	for len(words) > 1 && (words[0] == "-c" || words[0] == "-C") {
+	if len(words) > 1 && (words[0] == "-c" || words[0] == "-C") {
 		if words[1] == "" || len(words) == 2 {
 			return words[1:]
 		}

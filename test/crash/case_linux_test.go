@@ -278,7 +278,6 @@ func (e ends) is(now lab.Tree) string {
 	if len(e.old.Diff(now)) == 0 {
 		return "old"
 	}
-	d := e.new.Diff(now)
 	// The directories that got or lost entries have the time of that.
 	seen := lab.Tree{}
 	for path, n := range now {
@@ -290,7 +289,8 @@ func (e ends) is(now lab.Tree) string {
 			seen[dir] = n
 		}
 	}
-	if d = e.new.Diff(seen); len(d) == 0 {
+	d := e.new.Diff(seen)
+	if len(d) == 0 {
 		return "new"
 	}
 	return fmt.Sprintf("a mix:\nagainst old %s\nagainst new %s", strings.Join(e.old.Diff(now), "\n  "), strings.Join(d, "\n  "))

@@ -105,7 +105,6 @@ type recording struct {
 	*system
 	p      *place
 	id     string
-	begin  int
 	acked  int
 	events int
 	undo   bool

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -76,9 +77,19 @@ func listBoxes(s *box.Store, asJSON bool) error {
 	table := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(table, "BOX\tSTATE\tWHY\tAGE\tSTATUS\tCHANGES\tWORKSPACE\tCOMMAND")
 	for _, r := range records {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%q\t%q\n", r.ID, r.State, r.Reason, time.Since(r.Created).Round(time.Second), r.Status, r.Files, r.Workspace, strings.Join(r.Argv, " "))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%q\t%s\n", r.ID, r.State, r.Reason, time.Since(r.Created).Round(time.Second), r.Status, r.Files, r.Workspace, inTable(r.Argv))
 	}
 	return table.Flush()
+}
+
+// inTable is the beginning of a command line, quoted; --json has it whole.
+func inTable(argv []string) string {
+	const most = 60
+	line := []rune(strings.Join(argv, " "))
+	if len(line) > most {
+		line = append(line[:most-1], '…')
+	}
+	return strconv.QuoteToGraphic(string(line))
 }
 
 func gcCommand() *cobra.Command {

@@ -134,13 +134,7 @@ func (f *FileChange) write(w *bufio.Writer, withBinary bool) {
 	if f.same {
 		return
 	}
-	from, to := quote("a/"+f.oldPath()), quote("b/"+f.Path)
-	if f.before == nil {
-		from = "/dev/null"
-	}
-	if f.after == nil {
-		to = "/dev/null"
-	}
+	from, to := f.sides()
 	switch {
 	case f.Binary && withBinary:
 		writeBinary(w, f.before.bytes(), f.after.bytes())
@@ -152,6 +146,18 @@ func (f *FileChange) write(w *bufio.Writer, withBinary bool) {
 			f.Hunks[i].Write(w)
 		}
 	}
+}
+
+// sides names the file before and after.
+func (f *FileChange) sides() (from, to string) {
+	from, to = quote("a/"+f.oldPath()), quote("b/"+f.Path)
+	if f.before == nil {
+		from = "/dev/null"
+	}
+	if f.after == nil {
+		to = "/dev/null"
+	}
+	return from, to
 }
 
 func (f *FileChange) oldPath() string {
@@ -235,8 +241,12 @@ func quote(name string) string {
 	return b.String()
 }
 
-// WriteHeader writes what stands before the hunks.
-func (f *FileChange) WriteHeader(w *bufio.Writer) { f.writeHeader(w) }
+// WriteHeader writes what stands before the hunks of a file that has some.
+func (f *FileChange) WriteHeader(w *bufio.Writer) {
+	f.writeHeader(w)
+	from, to := f.sides()
+	fmt.Fprintf(w, "--- %s\n+++ %s\n", label(from), label(to))
+}
 
 // Apply returns the content between before and after that some of the change's
 // hunks, given in order, make.

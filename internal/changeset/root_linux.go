@@ -201,23 +201,3 @@ func found(st fsat.Stat, err error) (fsat.Stat, bool, error) {
 func absent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
-
-// Admitted runs do, and where that meets what its owner closed to himself in
-// the layer, as a box can leave any, once more with the right to look at all
-// that c is of. A kill meanwhile leaves that right in the layer.
-func Admitted(layer int, c *Changeset, do func() error) error {
-	err := do()
-	if !errors.Is(err, unix.EACCES) {
-		return err
-	}
-	r := &root{name: Layer, fd: layer}
-	for _, e := range c.Entries {
-		if e.Source != Layer || e.SourcePath == "" {
-			continue
-		}
-		if err := r.unlock(e.SourcePath); err != nil {
-			return errors.Join(err, r.relock())
-		}
-	}
-	return errors.Join(do(), r.relock())
-}

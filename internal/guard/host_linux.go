@@ -20,14 +20,9 @@ import (
 // error means that the change was not judged to the end, and must not be
 // promoted.
 func Judge(r Request) ([]Finding, error) {
-	var findings []Finding
-	err := changeset.Admitted(r.Layer, r.Changes, func() (err error) {
-		d := &descriptors{layer: r.Layer, workspace: r.Workspace, picked: r.Picked, path: r.WorkspacePath, parent: -1}
-		defer d.close()
-		findings, err = judgeOn(r, d)
-		return err
-	})
-	return findings, err
+	d := &descriptors{layer: r.Layer, workspace: r.Workspace, picked: r.Picked, path: r.WorkspacePath, parent: -1}
+	defer d.close()
+	return judgeOn(r, d)
 }
 
 // descriptors is the real host, reached from two open directories.

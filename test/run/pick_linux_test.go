@@ -59,7 +59,7 @@ func TestPickHunks(t *testing.T) {
 		if target, _ := os.Readlink(filepath.Join(w.Dir, "link")); target != "module.py" || !w.Exists("a.txt") || w.Read("new") != "new\n" {
 			t.Errorf("what was chosen did not arrive, or more\n%v", r)
 		}
-		for _, want := range []string{"Split into 2 hunks.", "(1/3) Promote this change of mode and attributes [y,n,q,a,d,j,?]?", "(2/3) Promote this hunk [y,n,q,a,d,j,k,s,?]?", "Promote this deletion [y,n,q,?]?", "Promote this addition [y,n,q,?]?"} {
+		for _, want := range []string{"\n--- a/long\n+++ b/long\n", "Split into 2 hunks.", "(1/3) Promote this change of mode and attributes [y,n,q,a,d,j,?]?", "(2/3) Promote this hunk [y,n,q,a,d,j,k,s,?]?", "Promote this deletion [y,n,q,?]?", "Promote this addition [y,n,q,?]?"} {
 			if !strings.Contains(r.Stdout, want) {
 				t.Errorf("it lacks %q\n%v", want, r)
 			}

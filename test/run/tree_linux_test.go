@@ -134,9 +134,9 @@ func TestUnreadableFiles(t *testing.T) {
 	})
 }
 
-// TestClosedDirectoriesArrive holds that directories and files which a box
-// closes to their own owner arrive with what is in them, and go again.
-func TestClosedDirectoriesArrive(t *testing.T) {
+// TestClosedDirectoriesGoAgain holds that what a box closes to its own owner
+// arrives as it is, and is undone unless it was opened meanwhile.
+func TestClosedDirectoriesGoAgain(t *testing.T) {
 	lab.Each(t, func(t *testing.T, w *lab.World) {
 		w.Sample()
 		must(w, os.Chmod(filepath.Join(w.Dir, "dir"), 0o555))

@@ -104,10 +104,38 @@ try 0 run --commit -- python3 -m unittest -q test_module
 try 0 run --commit -- sh -c 'echo "def sub(a, b): return a - b" >> module.py; python3 -c "import module; assert module.sub(3, 1) == 2"'
 grep -q 'def sub' module.py || fail 'the change did not arrive'
 [ -d __pycache__ ] || fail 'what the tests wrote did not arrive'
-git status --short
+GIT_OPTIONAL_LOCKS=0 git status --short
 
-say '8. The record of it all'
-try 0 receipts list
+say '8. Taken back again, exactly'
+try 0 log
+try 0 undo
+! grep -q 'def sub' module.py || fail 'the change is still there'
+try 0 undo
+untouched
+
+say '9. A change that would make somebody else run something is held'
+try 125 run --commit -- sh -c 'mkdir .vscode; echo "{\"tasks\": []}" > .vscode/tasks.json; echo "more" >> a.txt'
+grep -q 'held: .vscode/tasks.json: the editor' "$world/out" || fail 'nothing was held'
+untouched
+box=$(sed -n 's/.*hutch discard //p' "$world/out")
+echo '  The rest can be taken, and what is held looked at and dropped:'
+try 0 commit "$box" --only a.txt
+[ ! -e .vscode ] || fail 'what was held arrived'
+try 0 diff "$box"
+try 0 discard "$box"
+
+say '10. You and the box edit one file: nothing is promoted until you say how'
+seq 12 >list.txt
+git add list.txt a.txt && git -c user.name=demo -c user.email=demo@example.com commit -qm 'a list'
+try 0 run --preserve -- sed -i 's/^12$/twelve (the box)/' list.txt
+box=$(sed -n 's/.*hutch discard //p' "$world/out")
+sed -i 's/^1$/one (you)/' list.txt
+try 125 commit "$box"
+try 0 commit "$box" --on-conflict merge
+grep -q 'one (you)' list.txt && grep -q 'twelve (the box)' list.txt || fail 'it was not merged'
+git diff -U0 list.txt | sed 's/^/  /'
+
+say '11. The record of it all'
 try 0 receipts verify
 
 say 'Everything was as promised.'

@@ -94,7 +94,9 @@ func newScene(dir string, n int) (*scene, error) {
 // dirty flushes everything, and leaves the layer as a box does that just ended:
 // written, but not yet on the disk. The way by hand writes as much by itself.
 func (s *scene) dirty() error {
-	unix.Sync()
+	if err := unix.Syncfs(s.layer); err != nil {
+		return err
+	}
 	for i := range s.n {
 		f, err := os.OpenFile(filepath.Join(s.dir, "layer", name(i)), os.O_WRONLY, 0)
 		if err != nil {

@@ -172,7 +172,7 @@ func explainConflicts(boxID string, conflicts []promote.Conflict) []string {
 		}
 		lines = append(lines, oneLine(fmt.Sprintf("conflict: %q: the box %s it, the host %s%s", c.Path, c.Box, c.Host, why)))
 	}
-	return append(lines, fmt.Sprintf("nothing was promoted; to settle it: hutch commit %s --on-conflict ours, theirs or merge", boxID))
+	return append(lines, fmt.Sprintf("nothing was promoted; to settle it by merge, ours or theirs: hutch commit %s --on-conflict merge", boxID))
 }
 
 // explainSettled says in one line each how conflicts were settled.

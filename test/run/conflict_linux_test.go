@@ -170,7 +170,7 @@ func TestConflictIsExplained(t *testing.T) {
 	for _, want := range []string{
 		"hutch: conflict: \"a.txt\": the box modified it, the host changed it\n",
 		"hutch: conflict: \"new.txt\": the box created it, the host created it too\n",
-		"hutch: nothing was promoted; to settle it: hutch commit " + out.ID + " --on-conflict ours, theirs or merge\n",
+		"hutch: nothing was promoted; to settle it by merge, ours or theirs: hutch commit " + out.ID + " --on-conflict merge\n",
 	} {
 		if !strings.Contains(r.Stderr, want) {
 			t.Errorf("stderr lacks %q\n%v", want, r)

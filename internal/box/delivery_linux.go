@@ -155,25 +155,16 @@ func isDir(e *changeset.Entry) bool {
 }
 
 // judge asks the guard about the part.
-func (d *delivery) judge() (found []guard.Finding, failed error) {
+func (d *delivery) judge() ([]guard.Finding, error) { return d.judgeOf(d.part, d.picked) }
+
+func (d *delivery) judgeOf(part *changeset.Changeset, picked int) ([]guard.Finding, error) {
 	rules, err := guard.Load(configFile(), d.ws.FD)
 	if err != nil {
 		return nil, err
 	}
-	if os.Geteuid() != 0 {
-		relock, err := changeset.Unlock(d.part, d.layer)
-		if err != nil {
-			return nil, err
-		}
-		defer func() {
-			if e := relock(); e != nil {
-				found, failed = nil, errors.Join(failed, e)
-			}
-		}()
-	}
 	home, _ := os.UserHomeDir()
 	findings, err := guard.Judge(guard.Request{
-		Changes: d.part, Layer: d.layer, Overlay: d.overlay, Picked: d.picked, Workspace: d.ws.FD, WorkspacePath: d.ws.Path, Home: home,
+		Changes: part, Layer: d.layer, Overlay: d.overlay, Picked: picked, Workspace: d.ws.FD, WorkspacePath: d.ws.Path, Home: home,
 		SearchPath: filepath.SplitList(os.Getenv("PATH")), Rules: rules, Allow: d.Allow, Protect: d.Protect,
 	})
 	if err != nil {
@@ -195,6 +186,7 @@ func (d *delivery) apply(id string, receipt []byte) error {
 	if d.OnConflict == promote.Merge {
 		var release func()
 		merge, release = d.merger()
+		merge = d.judged(merge)
 		defer release()
 	}
 	d.result, err = promote.Apply(context.Background(), promote.Request{

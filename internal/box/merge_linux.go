@@ -11,6 +11,7 @@ import (
 	"hutch/internal/changeset"
 	"hutch/internal/fsat"
 	"hutch/internal/gitdb"
+	"hutch/internal/guard"
 	"hutch/internal/merge"
 	"hutch/internal/promote"
 	"hutch/internal/workspace"
@@ -39,6 +40,60 @@ func (d *delivery) merger() (promote.MergeFunc, func()) {
 		}
 		return merge.Sides(text, host, box, labels)
 	}, release
+}
+
+// judged lets no merge pass that the guard would hold: two sides that say
+// nothing by themselves may say something together, as a line of the one beneath
+// a heading of the other.
+func (d *delivery) judged(merge promote.MergeFunc) promote.MergeFunc {
+	return func(path string, e *changeset.Entry, host, box []byte) ([]byte, bool, string) {
+		merged, clean, why := merge(path, e, host, box)
+		if merged == nil || bytes.Equal(merged, host) || bytes.Equal(merged, box) {
+			return merged, clean, why
+		}
+		held, err := d.heldMerge(e, merged)
+		if err != nil {
+			return nil, false, fmt.Sprintf("what both sides make together cannot be judged: %v", err)
+		}
+		if held != "" {
+			return nil, false, "both sides together make what the handoff guard holds (" + held + "): choose ours or theirs, or allow it"
+		}
+		return merged, clean, why
+	}
+}
+
+// heldMerge says why the guard holds a merged file; "" where it does not.
+func (d *delivery) heldMerge(e *changeset.Entry, merged []byte) (string, error) {
+	const name = "merged"
+	remove := func() error { return fsat.RemoveAll(d.dir.fd, name) }
+	if err := remove(); err != nil { // of a process that died
+		return "", stateError(err)
+	}
+	if err := unix.Mkdirat(d.dir.fd, name, 0o700); err != nil {
+		return "", stateError(err)
+	}
+	defer func() { _ = remove() }()
+	if err := d.dir.save(name+"/"+name, merged); err != nil {
+		return "", err
+	}
+	fd, err := fsat.OpenDir(d.dir.fd, name)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd)
+	entry, after := *e, *e.After
+	after.Size, after.Digest = int64(len(merged)), "" // what it is cannot be the same
+	entry.After, entry.Source, entry.SourcePath = &after, changeset.Picked, name
+	findings, err := d.judgeOf(&changeset.Changeset{Entries: []changeset.Entry{entry}}, fd)
+	if err != nil {
+		return "", err
+	}
+	for _, f := range findings {
+		if f.Tier == guard.Hold {
+			return f.Line(), nil
+		}
+	}
+	return "", nil
 }
 
 const baseName = "base"

@@ -22,8 +22,9 @@ type keyed func([]byte) (map[string]string, error)
 
 // maxKeys bounds what one file is taken apart into.
 const (
-	maxKeys  = 100_000
-	maxDepth = 64
+	maxKeys     = 100_000
+	maxDepth    = 64
+	maxSettings = 5_000 // in one file of TOML
 )
 
 var errKeys = errors.New("more keys, or deeper ones, than anybody writes")
@@ -186,6 +187,10 @@ func plainJSON(text []byte) ([]byte, error) {
 }
 
 func tomlKeys(text []byte) (map[string]string, error) {
+	// The parser looks through all keys for each: a box would pay nothing.
+	if bytes.Count(text, []byte("=")) > maxSettings {
+		return nil, errKeys
+	}
 	var value map[string]any
 	if err := toml.Unmarshal(text, &value); err != nil {
 		return nil, err

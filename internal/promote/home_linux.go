@@ -49,7 +49,7 @@ func openShed(ctx context.Context, ws int, key Key) (*shed, error) {
 			return nil, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s is not a plain directory: %w", home, err)
+			return nil, fmt.Errorf("%s is not a plain directory, so nothing can be promoted here; move it away: %w", home, err)
 		}
 		s := &shed{ws: ws, fd: fd, auth: authority{key: key}}
 		if err := s.checkOwner(); err != nil {
@@ -198,7 +198,8 @@ func (s *shed) ids() ([]string, error) {
 	}
 	var ids []string
 	for _, e := range entries {
-		if id, ok := strings.CutPrefix(e.Name, txnPrefix); ok && checkID(id) == nil {
+		// What is no directory never was a transaction: it came with an archive.
+		if id, ok := strings.CutPrefix(e.Name, txnPrefix); ok && checkID(id) == nil && (e.Type == fsat.Directory || e.Type == fsat.Unknown) {
 			ids = append(ids, id)
 		}
 	}
@@ -266,7 +267,7 @@ func Pending(workspaceFD int) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("%s is not a plain directory: %w", home, err)
+		return false, fmt.Errorf("%s is not a plain directory, so nothing can be promoted here; move it away: %w", home, err)
 	}
 	s := &shed{ws: workspaceFD, fd: fd}
 	defer s.close()

@@ -368,7 +368,8 @@ func (s *stager) regular(dir int, name string, e *changeset.Entry, mode uint32, 
 	if err != nil {
 		return nil, err
 	}
-	if st.Type != fsat.Regular || st.Size != e.After.Size {
+	// Its time costs nothing to look at, and tells of an editor in a kept box.
+	if st.Type != fsat.Regular || st.Size != e.After.Size || from == s.layer && st.Mtime != e.After.Mtime {
 		return nil, changedSource(e)
 	}
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"hutch/test/lab"
 )
@@ -190,5 +191,75 @@ func TestAllowedDirectoryAllowsNothingInIt(t *testing.T) {
 	w.Want(w.Run("commit", out.ID, "--allow-path", `"/d"`, "--hold"), 125)
 	if !w.Exists("d/f") || w.Exists("d/.envrc") {
 		t.Error("not all but what is held arrived")
+	}
+}
+
+// TestMergedContentIsJudged: what is promoted was judged, a merge too.
+func TestMergedContentIsJudged(t *testing.T) {
+	for _, strategy := range []string{"overlay", "copy"} {
+		w := lab.New(t)
+		w.KeepsBoxes()
+		w.Host("git", "init", "-q", ".")
+		w.Write("pyproject.toml", "[tool.black]\na = 1\nb = 2\nc = 3\nd = 4\n")
+		w.Host("git", "add", ".")
+		w.Host("git", "-c", "user.name=a", "-c", "user.email=a@a", "commit", "-q", "-m", "x")
+		out, r := w.JSON("--preserve", "--strategy", strategy, "--on-conflict", "merge", "--", "sh", "-ec", `echo 'init-hook = "import evil"' >> pyproject.toml`)
+		w.Want(r, 0)
+		host := "[tool.pylint.main]\na = 1\nb = 2\nc = 3\nd = 4\n"
+		w.Write("pyproject.toml", host)
+		r = w.Run("commit", out.ID, "--on-conflict", "merge")
+		w.Want(r, 125)
+		if w.Read("pyproject.toml") != host || !strings.Contains(r.Stderr, "init-hook") || strings.Count(strings.TrimSpace(r.Stderr), "\n") > 0 {
+			t.Errorf("%s: %q\n%v", strategy, w.Read("pyproject.toml"), r)
+		}
+		w.Want(w.Run("commit", out.ID, "--on-conflict", "merge", "--allow-path", "/pyproject.toml"), 0)
+		if got := w.Read("pyproject.toml"); !strings.HasPrefix(got, "[tool.pylint.main]") || !strings.Contains(got, "evil") {
+			t.Errorf("%s: allowed: %q", strategy, got)
+		}
+	}
+}
+
+// TestEditedLayerIsNotPromoted: a receipt speaks of what the box wrote.
+func TestEditedLayerIsNotPromoted(t *testing.T) {
+	lab.Each(t, func(t *testing.T, w *lab.World) {
+		w.KeepsBoxes()
+		out, r := w.JSON("--preserve", "--", "sh", "-c", "echo AAAA > f; echo BBBB > g")
+		w.Want(r, 0)
+		found, _ := filepath.Glob(filepath.Join(w.StateDir(), "boxes", out.ID, "*", "f"))
+		if len(found) != 1 {
+			t.Fatalf("the layer's file: %v", found)
+		}
+		if err := os.WriteFile(found[0], []byte("EVIL\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		r = w.Run("commit", out.ID)
+		w.Want(r, 125)
+		if w.Exists("f") || w.Exists("g") || !strings.Contains(r.Stderr, "changed since") {
+			t.Errorf("%v", r)
+		}
+	})
+}
+
+// TestStrayInHutchStopsNothing: an archive can bring a .hutch with anything in
+// it, and must not keep hutch from working.
+func TestStrayInHutchStopsNothing(t *testing.T) {
+	w := lab.New(t)
+	w.Host("sh", "-c", "mkdir .hutch; ln -s /etc .hutch/txn-aaaaaaaaaaaa; echo x > .hutch/txn-bbbbbbbbbbbb; mkfifo .hutch/txn-cccccccccccc")
+	w.Want(w.Box("--commit", "--", "sh", "-c", "echo x > a"), 0)
+	w.Want(w.Run("recover"), 0)
+	w.Want(w.Run("gc"), 0)
+	w.Want(w.Run("undo"), 0)
+	if w.Exists("a") {
+		t.Error("not undone")
+	}
+}
+
+// TestKeysOfTOMLAreBounded: a megabyte of keys must not take minutes.
+func TestKeysOfTOMLAreBounded(t *testing.T) {
+	w := lab.New(t)
+	start := time.Now()
+	w.Want(w.Box("--commit", "--", "sh", "-c", `seq 45000 | sed 's/.*/a&.b.c.d.e.f = 1/' > Cargo.toml`), 0)
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("took %v", took)
 	}
 }

@@ -56,7 +56,7 @@ const pickedName = "picked"
 func (d *delivery) choose() error {
 	for _, skipped := range d.whole.Skipped {
 		if skipped.Reason == changeset.TooLong {
-			return fmt.Errorf("%.80q…: %s", skipped.Path, skipped.Reason)
+			return fmt.Errorf("%.80q…: %s (4095 bytes): no program could open it by name; run a command that makes no such path", skipped.Path, skipped.Reason)
 		}
 	}
 	selection, err := d.selection()

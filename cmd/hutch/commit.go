@@ -102,7 +102,7 @@ what is not selected, or is held by the handoff guard, stays in the box.`,
 					return exit(outcome.ExitHutch)
 				}
 				if errors.As(err, &conflict) {
-					for _, line := range explainConflicts(args[0], conflict.Conflicts) {
+					for _, line := range explainConflicts(args[0], conflict.Conflicts, f.onConflict.value) {
 						fmt.Fprintln(os.Stderr, "hutch: "+line)
 					}
 					return exit(outcome.ExitHutch)
@@ -163,7 +163,7 @@ func explainGuard(boxID string, held, flagged []guard.Finding, promoted bool) []
 }
 
 // explainConflicts says in one line each what happened on both sides.
-func explainConflicts(boxID string, conflicts []promote.Conflict) []string {
+func explainConflicts(boxID string, conflicts []promote.Conflict, mode string) []string {
 	var lines []string
 	for _, c := range conflicts {
 		why := ""
@@ -171,6 +171,9 @@ func explainConflicts(boxID string, conflicts []promote.Conflict) []string {
 			why = "; " + c.Why
 		}
 		lines = append(lines, oneLine(fmt.Sprintf("conflict: %q: the box %s it, the host %s%s", c.Path, c.Box, c.Host, why)))
+	}
+	if mode != "" && mode != "fail" {
+		return append(lines, fmt.Sprintf("nothing was promoted: this is not settled by %s; hutch diff %s shows the box's side", mode, boxID))
 	}
 	return append(lines, fmt.Sprintf("nothing was promoted; to settle it by merge, ours or theirs: hutch commit %s --on-conflict merge", boxID))
 }

@@ -171,7 +171,7 @@ func (f *runFlags) explain(out *hutch.Outcome) {
 		say("output limit exceeded; the command and all it started were ended")
 	case out.Status == outcome.Held: // said below, a line each
 	case out.Status == outcome.Conflict && !f.json:
-		for _, line := range explainConflicts(out.ID, out.Conflicts) {
+		for _, line := range explainConflicts(out.ID, out.Conflicts, f.onConflict.value) {
 			say("%s", line)
 		}
 	case out.Error != "":

@@ -209,7 +209,7 @@ func TestMergedContentIsJudged(t *testing.T) {
 		w.Write("pyproject.toml", host)
 		r = w.Run("commit", out.ID, "--on-conflict", "merge")
 		w.Want(r, 125)
-		if w.Read("pyproject.toml") != host || !strings.Contains(r.Stderr, "init-hook") || strings.Count(strings.TrimSpace(r.Stderr), "\n") > 0 {
+		if w.Read("pyproject.toml") != host || !strings.Contains(r.Stderr, "init-hook") || strings.Count(r.Stderr, "\n") != strings.Count(r.Stderr, "hutch: ") || !strings.Contains(r.Stderr, "not settled by merge") {
 			t.Errorf("%s: %q\n%v", strategy, w.Read("pyproject.toml"), r)
 		}
 		w.Want(w.Run("commit", out.ID, "--on-conflict", "merge", "--allow-path", "/pyproject.toml"), 0)

@@ -156,7 +156,7 @@ func TestKillApply(t *testing.T) {
 				t.Setenv(envDirty, "")
 			}
 			points, seen := 0, map[string]int{}
-			for n, killed := 1, true; killed; n++ {
+			for n, killed := 1, true; killed; n += thinned(3) {
 				s := mixedScene(t, base, set)
 				killed = runChild(t, s, "apply", n, 0)
 				seen[s.settled(t)]++
@@ -193,7 +193,7 @@ func TestKillReverse(t *testing.T) {
 		points, seen := 0, map[string]int{}
 		first, last := callsAfterCommit(t, base)
 		for f := first; f <= last; f += 3 * stride(t, base) {
-			for n, killed := f+1, true; killed; n += stride(t, base) {
+			for n, killed := f+1, true; killed; n += thinned(2) * stride(t, base) {
 				s := mixedScene(t, base, nil)
 				killed = runChild(t, s, "apply", n, f)
 				points++
@@ -211,7 +211,7 @@ func TestKillReverse(t *testing.T) {
 // TestKillSettled kills a promotion that merges and takes sides.
 func TestKillSettled(t *testing.T) {
 	base, points, seen := tempDir(t), 0, map[string]int{}
-	for n, killed := 1, true; killed; n++ {
+	for n, killed := 1, true; killed; n += thinned(2) {
 		s := mixedScene(t, base, nil)
 		for path, box := range map[string]string{"mod.txt": "new content", "ro/f": "new in ro", "dir/a": "a changed"} {
 			check(t, os.WriteFile(s.ws(path), []byte("the host's"), 0o644))
@@ -242,7 +242,7 @@ func TestKillSettled(t *testing.T) {
 func TestKillWithoutExchange(t *testing.T) {
 	t.Setenv(envPlain, "1")
 	base, points, seen := tempDir(t), 0, map[string]int{}
-	for n, killed := 1, true; killed; n++ {
+	for n, killed := 1, true; killed; n += thinned(2) {
 		s := mixedScene(t, base, nil)
 		killed = runChild(t, s, "apply", n, 0)
 		for m := 1; killed && n%3 == 0 && runChild(t, s, "recover", m, 0); m += 2 {
@@ -256,6 +256,14 @@ func TestKillWithoutExchange(t *testing.T) {
 	if seen["before"] == 0 || seen["after"] == 0 {
 		t.Error("one of both was never seen")
 	}
+}
+
+// thinned is the step of a walk, which in the long version meets every point.
+func thinned(short int) int {
+	if os.Getenv("HUTCH_PROOF") != "" || os.Getenv("HUTCH_TEST_ALL") != "" {
+		return 1
+	}
+	return short
 }
 
 // stride thins out the long tests except where all points are asked for.

@@ -75,6 +75,7 @@ cross: boxinit ## compile for darwin and windows, vet for linux on arm64
 
 proof: deps build ## the tests in their long versions
 	@HUTCH_PROOF=1 $(GO) run ./test/runner -timeout 60m $(TESTFLAGS)
+	@$(GO) run ./test/crash/vm
 
 bench: deps build ## time a cold run, diffs and promotions beside the bare thing
 	@$(GO) run ./bench/cold

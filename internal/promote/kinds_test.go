@@ -220,9 +220,13 @@ func newDeepScene(t *testing.T, before, after mapTree, deep string) *scene {
 	check(t, err)
 	_, err = unix.Write(fd, []byte("deep"))
 	check(t, err)
+	st, err := fsat.Fstat(fd)
+	check(t, err)
 	unix.Close(fd)
 	unix.Close(at)
-	entries = append(entries, changeset.Entry{Path: path + "/" + name, Op: changeset.Created, After: stateOf(file("deep")), Source: changeset.Layer, SourcePath: path + "/" + name})
+	held := stateOf(file("deep"))
+	held.Mtime = st.Mtime
+	entries = append(entries, changeset.Entry{Path: path + "/" + name, Op: changeset.Created, After: held, Source: changeset.Layer, SourcePath: path + "/" + name})
 	s.req.Changes.Entries = mergeEntries(s.req.Changes.Entries, entries)
 	return s
 }

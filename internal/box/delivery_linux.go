@@ -54,14 +54,15 @@ const pickedName = "picked"
 // choose decides what is promoted. A *HeldError says that the guard lets
 // nothing pass.
 func (d *delivery) choose() error {
-	for _, skipped := range d.whole.Skipped {
-		if skipped.Reason == changeset.TooLong {
-			return fmt.Errorf("%.80q…: %s (4095 bytes): no program could open it by name; run a command that makes no such path", skipped.Path, skipped.Reason)
-		}
-	}
 	selection, err := d.selection()
 	if err != nil {
 		return err
+	}
+	// Nothing that is selected may get lost in silence.
+	for _, skipped := range d.whole.Skipped {
+		if skipped.Reason == changeset.TooLong && selection.Pass(&changeset.Entry{Path: skipped.Path, After: &changeset.State{Type: fsat.Regular}}) {
+			return fmt.Errorf("%.80q…: %s; leave it out with --except", skipped.Path, skipped.Reason)
+		}
 	}
 	held := map[string]bool{}
 	selection.Never = func(e *changeset.Entry) bool { return held[e.Path] }

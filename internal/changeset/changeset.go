@@ -81,8 +81,9 @@ type Entry struct {
 	CopiedUp bool `json:"copied_up,omitempty"`
 }
 
-// TooLong is the reason for which a path is skipped that no program could name.
-const TooLong = "path longer than PATH_MAX"
+// TooLong is the reason for which a path is skipped that is far beyond what any
+// program could name.
+const TooLong = "path longer than 16 KiB"
 
 // Skipped is a path in the layer that can never be promoted, and why.
 type Skipped struct {

@@ -289,3 +289,24 @@ func TestExtendedAttributes(t *testing.T) {
 		}
 	})
 }
+
+// No name reaches so deep, but programs that go there step by step do.
+func TestPathsBeyondPathMax(t *testing.T) {
+	lab.Each(t, func(t *testing.T, w *lab.World) {
+		w.Sample()
+		before := w.Snap().Without(".hutch", ".")
+		const deep = `import os
+os.mkdir("deep"); at = os.open("deep", os.O_RDONLY)
+for _ in range(60):
+    os.mkdir("x" * 100, dir_fd=at); at, was = os.open("x" * 100, os.O_RDONLY, dir_fd=at), at; os.close(was)
+f = os.open("bottom", os.O_CREAT | os.O_WRONLY, dir_fd=at); os.write(f, b"deep")`
+		w.Want(w.Box("--commit", "--", "python3", "-c", deep), 0)
+		if got := w.Host("sh", "-c", "find deep -name bottom -execdir cat {} +"); got != "deep" {
+			t.Errorf("the file at the bottom holds %q", got)
+		}
+		w.Want(w.Run("undo"), 0)
+		for _, d := range before.Diff(w.Snap().Without(".hutch", ".")) {
+			t.Errorf("undo left %s", d)
+		}
+	})
+}

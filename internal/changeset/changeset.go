@@ -83,7 +83,7 @@ type Entry struct {
 
 // TooLong is the reason for which a path is skipped that is far beyond what any
 // program could name.
-const TooLong = "path longer than 16 KiB"
+const TooLong = "path longer than 8 KiB"
 
 // Skipped is a path in the layer that can never be promoted, and why.
 type Skipped struct {

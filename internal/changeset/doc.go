@@ -17,7 +17,7 @@
 // a submodule's or a vendored one's: promoting a project without it would
 // break it); .DS_Store, unless its directory goes away; and, as Skipped, what
 // can never be promoted: FIFOs, sockets, devices, hutch's own directory, and
-// paths longer than 16 KiB.
+// paths longer than 8 KiB.
 //
 // Files that their owner may not read: in the layer they are given the right
 // for as long as Read runs, and then their mode back; in the workspace nothing

@@ -38,9 +38,9 @@ const (
 	dsStore  = ".DS_Store"
 )
 
-// maxPath bounds the walk, four times beyond PATH_MAX: 100,000 nested
+// maxPath bounds the walk, twice PATH_MAX: 100,000 nested
 // directories would make paths of 10 GB in all.
-const maxPath = 4 * 4096
+const maxPath = 2 * 4096
 
 // reader gathers the differences that a walk finds, then compares them.
 type reader struct {

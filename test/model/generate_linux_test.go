@@ -222,7 +222,7 @@ func someCase(r *rand.Rand, owners []int, gentle bool) Case {
 			b.Mode = Memory
 		case 2:
 			b.Mode = TooDeep
-			b.Ops = append(b.Ops, Op{Kind: "deep", A: ".", N: 90, M: 200, Data: "deep"})
+			b.Ops = append(b.Ops, Op{Kind: "deep", A: ".", N: 45, M: 200, Data: "deep"})
 		}
 		if r.IntN(10) == 0 {
 			b.Ops = append(b.Ops, Op{Kind: "deep", A: someDir(r), N: 15 + r.Int64N(20), M: 200, Data: "deep"})

@@ -272,7 +272,7 @@ func (p *place) box(w *lab.World, b Box) (problems []string, goOn bool) {
 	}
 	if b.Mode == TooDeep || shut {
 		// Not a file of the change may get lost in silence.
-		if !out.Kept || b.Mode == TooDeep && !strings.Contains(out.Error, "16 KiB") {
+		if !out.Kept || b.Mode == TooDeep && !strings.Contains(out.Error, "8 KiB") {
 			return fail("%v", r)
 		}
 		now := snapshot(p.ws, false)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"hutch/internal/fsat"
 	"hutch/internal/outcome"
 )
 
@@ -30,6 +31,7 @@ type exit int
 func (e exit) Error() string { return fmt.Sprintf("exit %d", int(e)) }
 
 func main() {
+	fsat.Searcher()
 	args := joinBooleans(os.Args[1:])
 	if len(args) > 0 && args[0] == "run" {
 		// The command that must start fast is built alone.

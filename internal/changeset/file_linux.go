@@ -222,6 +222,14 @@ func hashFile(fd int, buf []byte) (string, error) {
 	return hashDense(h, fd, buf)
 }
 
+// DigestAs hashes an open file in the way that the digest like was made.
+func DigestAs(fd int, like string) (string, error) {
+	if strings.HasPrefix(like, sparseTag) {
+		return hashSparse(blake3.New(), fd, make([]byte, readSize))
+	}
+	return hashDense(blake3.New(), fd, make([]byte, readSize))
+}
+
 func hashDense(h *blake3.Hasher, fd int, buf []byte) (string, error) {
 	for {
 		n, err := unix.Read(fd, buf)

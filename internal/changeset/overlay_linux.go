@@ -1,6 +1,7 @@
 package changeset
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -224,6 +225,12 @@ func (w *overlay) addLower(names []string, upper map[string]bool, dir overlayDir
 	added := map[string]bool{}
 	add := func(path string) error {
 		entries, err := w.host.list(path)
+		if errors.Is(err, unix.EACCES) {
+			if !dir.gone() {
+				return shut(path)
+			}
+			err = nil // the promotion sees to it that nothing in it is lost
+		}
 		for _, e := range entries {
 			if !upper[e.Name] && !added[e.Name] {
 				added[e.Name] = true

@@ -3,6 +3,7 @@ package changeset
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 
@@ -152,11 +153,10 @@ func (r *root) relockOne(m mode) error {
 	return fsat.Chmod(fd, m.mode)
 }
 
-// list returns the entries of a directory; none where the workspace does not
-// let them be read.
+// list returns the entries of a directory.
 func (r *root) list(path string) ([]fsat.Dirent, error) {
 	fd, err := r.openDir(path)
-	if r.name == Workspace && (errors.Is(err, unix.EACCES) || absent(err)) {
+	if r.name == Workspace && absent(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -167,7 +167,7 @@ func (r *root) list(path string) ([]fsat.Dirent, error) {
 }
 
 // lookup describes name in dir, which is open as dirfd, and says whether it is
-// there. What the workspace does not let be looked up is as if it were not.
+// there.
 func (r *root) lookup(dirfd int, dir, name string) (fsat.Stat, bool, error) {
 	st, err := fsat.LstatName(dirfd, name)
 	if errors.Is(err, unix.EACCES) && r.name == Layer {
@@ -176,23 +176,32 @@ func (r *root) lookup(dirfd int, dir, name string) (fsat.Stat, bool, error) {
 		}
 		st, err = fsat.LstatName(dirfd, name)
 	}
-	return found(st, err)
+	return r.found(st, dir, err)
 }
 
 // lookupPath is lookup for a path from the root.
 func (r *root) lookupPath(path string) (fsat.Stat, bool, error) {
-	return found(fsat.Lstat(r.fd, path))
+	dir, _ := fsat.Split(path)
+	st, err := fsat.Lstat(r.fd, path)
+	return r.found(st, dir, err)
 }
 
 // found tells "not there" from an error.
-func found(st fsat.Stat, err error) (fsat.Stat, bool, error) {
-	if err == nil {
-		return st, true, nil
-	}
-	if absent(err) || errors.Is(err, unix.EACCES) {
+func (r *root) found(st fsat.Stat, dir string, err error) (fsat.Stat, bool, error) {
+	switch {
+	case absent(err):
 		return st, false, nil
+	case errors.Is(err, unix.EACCES) && r.name == Workspace:
+		return st, false, shut(dir)
 	}
-	return st, false, err
+	return st, err == nil, err
+}
+
+// shut refuses a change in a directory of the workspace that hutch may not look
+// into: what was there before is not known, so that a deletion in it would be
+// lost and a change pass for something new.
+func shut(dir string) error {
+	return fmt.Errorf("the workspace's directory %q is closed to uid %d, and the change reaches into it: open it (chmod u+rwx) and try again", dir, os.Geteuid())
 }
 
 // absent reports whether err means that nothing can be at a path. ENOTDIR and

@@ -70,6 +70,11 @@ func openat2(dirfd int, rel string, flags int, mode uint32) (int, error) {
 		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
 			continue
 		}
+		if errors.Is(err, unix.EACCES) {
+			if found, err := look.open(dirfd, rel, flags); err == nil || !errors.Is(err, unix.EACCES) {
+				return found, err
+			}
+		}
 		return fd, err
 	}
 }
@@ -119,6 +124,13 @@ func LstatName(dirfd int, name string) (Stat, error) {
 		return Stat{}, pathError("lstat", name, ErrEscape)
 	}
 	st, err := statx(dirfd, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT)
+	if errors.Is(err, unix.EACCES) {
+		var fd int
+		if fd, err = look.open(dirfd, name, unix.O_PATH|unix.O_NOFOLLOW); err == nil {
+			defer unix.Close(fd)
+			st, err = statx(fd, "", unix.AT_EMPTY_PATH)
+		}
+	}
 	if err != nil {
 		return Stat{}, pathError("lstat", name, err)
 	}
@@ -236,14 +248,17 @@ func ReadDir(fd int) ([]Dirent, error) {
 
 // Readlink returns the target text of the symlink rel beneath dirfd.
 func Readlink(dirfd int, rel string) (string, error) {
-	parent, name, err := OpenParent(dirfd, rel)
+	link, err := OpenPath(dirfd, rel)
 	if err != nil {
 		return "", err
 	}
-	defer unix.Close(parent)
+	defer unix.Close(link)
 	for size := 256; ; size *= 2 {
 		buf := make([]byte, size)
-		n, err := unix.Readlinkat(parent, name, buf)
+		n, err := unix.Readlinkat(link, "", buf)
+		if errors.Is(err, unix.ENOENT) {
+			err = unix.EINVAL // not a symlink, as readlink(2) of a path has it
+		}
 		if err != nil {
 			return "", pathError("readlink", rel, err)
 		}
@@ -301,6 +316,11 @@ func Xattr(fd int, name string) (value []byte, ok bool, err error) {
 			}
 		case err == nil:
 			return buf[:n], true, nil
+		}
+		if errors.Is(err, unix.EACCES) {
+			if value, err = look.xattr(fd, name); err == nil {
+				return value, true, nil
+			}
 		}
 		if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) {
 			return nil, false, nil
@@ -360,7 +380,15 @@ func Chmod(fd int, mode uint32) error {
 // dirfd, without following it.
 func SetTimes(dirfd int, name string, atime, mtime Time) error {
 	ts := []unix.Timespec{{Sec: atime.Sec, Nsec: atime.Nsec}, {Sec: mtime.Sec, Nsec: mtime.Nsec}}
-	if err := unix.UtimesNanoAt(dirfd, name, ts, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	err := unix.UtimesNanoAt(dirfd, name, ts, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.EACCES) { // times are the owner's to set, but dirfd may be closed to him
+		var fd int
+		if fd, err = look.open(dirfd, name, unix.O_PATH|unix.O_NOFOLLOW); err == nil {
+			defer unix.Close(fd)
+			return SetTimesFD(fd, atime, mtime)
+		}
+	}
+	if err != nil {
 		return pathError("utimensat", name, err)
 	}
 	return nil

@@ -92,7 +92,7 @@ func makePlan(req *Request) (*plan, error) {
 		}
 	}
 	if err := p.decide(); err != nil {
-		return nil, err
+		return nil, shut(err)
 	}
 	if p.conflicts == nil {
 		for i := range p.decisions {
@@ -102,7 +102,7 @@ func makePlan(req *Request) (*plan, error) {
 				err = nil
 			}
 			if err != nil {
-				return nil, fmt.Errorf("%q: %w", entries[i].Path, err)
+				return nil, shut(fmt.Errorf("%q: %w", entries[i].Path, err))
 			}
 		}
 	}
@@ -125,6 +125,16 @@ func makePlan(req *Request) (*plan, error) {
 		}
 	}
 	return p.plan, nil
+}
+
+// shut says what to do where an ordinary user may not look into a directory of
+// his own and has no [fsat.Searcher] that could. What is in it may be his work,
+// so nothing is done in the dark.
+func shut(err error) error {
+	if !errors.Is(err, unix.EACCES) || os.Geteuid() == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: it, or a directory above it, is closed to uid %d: open it (chmod u+rwx) and try again", err, os.Geteuid())
 }
 
 // checkEntry refuses what no honest reader of a layer would produce.

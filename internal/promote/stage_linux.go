@@ -583,7 +583,10 @@ func (s *stager) copy(fromDir int, fromName string, src int, st fsat.Stat, dir i
 		return nil
 	}
 	// Someone may be writing to the host's file right now.
-	if sum, err := digest(dir, name); err != nil || sum != e.After.Digest {
+	if _, err := unix.Seek(out, 0, unix.SEEK_SET); err != nil {
+		return err
+	}
+	if sum, err := changeset.DigestAs(out, e.After.Digest); err != nil || sum != e.After.Digest {
 		return errors.Join(changedSource(e), err)
 	}
 	return nil

@@ -58,16 +58,13 @@ func quote(data string) string {
 
 // Script is what one process does.
 type Script struct {
-	Ops []Op
-	// Refused are operations that the box refused where a plain directory
-	// would not have: they are not done, if they are of the kind that may be.
-	Refused map[int]unix.Errno
-	Unpriv  bool // drop the capabilities that no box has
-	View    bool // tell what the tree looks like at the end
-	Exit    int
-	Hang    bool   // never end
-	Eat     int64  // use so many bytes of memory at the end
-	Say     string // written to standard output at once, before the report
+	Ops    []Op
+	Unpriv bool // drop the capabilities that no box has
+	View   bool // tell what the tree looks like at the end
+	Exit   int
+	Hang   bool   // never end
+	Eat    int64  // use so many bytes of memory at the end
+	Say    string // written to standard output at once, before the report
 }
 
 // Reply is what an operation came to: the errno of the first call that failed,
@@ -92,7 +89,6 @@ func (r Reply) String() string {
 type Report struct {
 	Replies []Reply
 	View    Tree
-	Error   string
 }
 
 // execute is main in the process that carries out a script: in a box, or on a
@@ -117,14 +113,7 @@ func execute() int {
 		}
 	}
 	var report Report
-	for i, op := range s.Ops {
-		if errno, refused := s.Refused[i]; refused {
-			if why := op.mayBeRefused(errno); why != nil {
-				report.Error = fmt.Sprintf("%v must not be refused with %v: %v", op, unix.ErrnoName(errno), why)
-			}
-			report.Replies = append(report.Replies, Reply{Errno: errno})
-			continue
-		}
+	for _, op := range s.Ops {
 		report.Replies = append(report.Replies, op.do())
 	}
 	if s.View {
@@ -165,24 +154,6 @@ func parseReport(text string) (*Report, error) {
 		return nil, fmt.Errorf("no report: %w", err)
 	}
 	return &r, nil
-}
-
-// mayBeRefused says why the box must not refuse op with errno; nil when
-// README.md lists the refusal.
-func (op Op) mayBeRefused(errno unix.Errno) error {
-	isDir := func(path string) bool {
-		var st unix.Stat_t
-		return unix.Lstat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
-	}
-	switch {
-	case errno == unix.EXDEV && op.Kind == "rename" && isDir(op.A):
-		return nil
-	case errno == unix.EXDEV && op.Kind == "exchange" && (isDir(op.A) || isDir(op.B)):
-		return nil
-	case errno == unix.EXDEV && op.Kind == "noreplace" && isDir(op.A):
-		return nil
-	}
-	return errors.New("no documented difference")
 }
 
 // do carries out one operation.

@@ -166,6 +166,72 @@ func TestClosedDirectoriesGoAgain(t *testing.T) {
 	})
 }
 
+// TestClosedHostDirectories holds that directories which their owner closed to
+// himself are no obstacle to a box that opens, changes, moves or removes them,
+// nor to the way back; and that hutch does not open them up to look.
+func TestClosedHostDirectories(t *testing.T) {
+	lab.Each(t, func(t *testing.T, w *lab.World) {
+		for _, d := range []string{"none", "list", "enter", "write", "gone", "empty"} {
+			for _, f := range []string{"keep", "edit", "drop"} {
+				w.Write(d+"/in/"+f, f)
+			}
+		}
+		w.Host("sh", "-ec", `rm -r empty/in; ln -s nowhere none/link; chmod 0 none/in none empty
+			chmod 444 list/in list; chmod 311 enter/in enter; chmod 200 write/in write; chmod 100 gone/in gone`)
+		stat := func(format string) string {
+			return w.Host("sh", "-c", `stat -c "$1" none list enter write gone empty; stat -c %Y .; ls`, "sh", format)
+		}
+		everything, lasting := "%n %i %a %Y %Z", "%n %i %a %Y"
+		script := `for d in none list enter write gone; do chmod 700 $d $d/in; done
+			for d in none list enter write; do echo new > $d/in/edit; rm $d/in/drop; echo made > $d/in/made; done
+			mv none none2; rm -r gone; rmdir empty; chmod 0 none2/in none2 list; chmod 311 enter/in enter; chmod 200 write/in`
+
+		before := stat(everything)
+		out, r := w.JSON("--", "sh", "-ec", script)
+		w.Want(r, 0)
+		if got := len(out.Diff.FilesDeleted); got != 15 {
+			t.Errorf("%d paths deleted: %v", got, out.Diff.FilesDeleted)
+		}
+		if now := stat(everything); now != before {
+			t.Errorf("a look changed\n%sto\n%s", before, now)
+		}
+
+		// What the user puts there while a box stands is seen, and not lost.
+		out, r = w.JSON("--preserve", "--", "sh", "-ec", "chmod -R 700 none; rm -r none; rmdir empty")
+		w.Want(r, 0)
+		w.Host("sh", "-ec", "chmod 700 none none/in empty; echo mine > none/in/mine; chmod 0 none/in none empty")
+		before = stat(everything)
+		if r := w.Run("commit", out.ID); r.Code == 0 || !strings.Contains(r.Stderr, "none/in/mine") {
+			t.Errorf("an unknown file was removed with its directory\n%v", r)
+		}
+		if now := stat(everything); now != before {
+			t.Errorf("a refusal changed\n%sto\n%s", before, now)
+		}
+		w.Want(w.Run("discard", out.ID), 0)
+
+		before = stat(lasting)
+		w.Want(w.Box("--commit", "--", "sh", "-ec", script), 0)
+		w.Want(w.Run("undo"), 0)
+		if now := stat(lasting); now != before {
+			t.Errorf("undo left\n%sfor\n%s", now, before)
+		}
+		w.Want(w.Box("--commit", "--", "sh", "-ec", script), 0)
+		w.Want(w.Run("gc"), 0)
+		got := w.Host("sh", "-ec", `stat -c "%n %a" *; for d in *; do chmod 700 $d $d/in; ls -A $d $d/in; cat $d/in/*; done`)
+		want := "enter 311\nlist 0\nnone2 0\nwrite 700\n"
+		for _, d := range []string{"enter", "list", "none2", "write"} {
+			link, mine, text := "", "", ""
+			if d == "none2" {
+				link, mine, text = "link\n", "mine\n", "mine\n"
+			}
+			want += d + ":\nin\n" + link + "\n" + d + "/in:\nedit\nkeep\nmade\n" + mine + "new\nkeepmade\n" + text
+		}
+		if got != want {
+			t.Errorf("promoted: %q, want %q", got, want)
+		}
+	})
+}
+
 func TestSparseFile(t *testing.T) {
 	lab.Each(t, func(t *testing.T, w *lab.World) {
 		const size = 4 << 30

@@ -78,7 +78,8 @@ func plant(t testing.TB, root string, tr mapTree) {
 		default:
 			check(t, os.WriteFile(at, []byte(n.Data), 0o644))
 		}
-		ts := []unix.Timespec{{Sec: 1700000000 + int64(i)}, {Sec: 1700000000 + int64(i), Nsec: int64(i)}}
+		when := plantedTime(i)
+		ts := []unix.Timespec{{Sec: when.Sec}, {Sec: when.Sec, Nsec: when.Nsec}}
 		check(t, unix.UtimesNanoAt(unix.AT_FDCWD, at, ts, unix.AT_SYMLINK_NOFOLLOW))
 	}
 	for _, p := range slices.Backward(paths) {
@@ -91,6 +92,9 @@ func plant(t testing.TB, root string, tr mapTree) {
 		}
 	}
 }
+
+// plantedTime is when the i-th path of a planted tree was last written.
+func plantedTime(i int) fsat.Time { return fsat.Time{Sec: 1700000000 + int64(i), Nsec: int64(i)} }
 
 // snap reads a tree back. Unreadable files and closed directories are opened
 // for the purpose and closed again.
@@ -243,11 +247,16 @@ func newScene(t testing.TB, dir string, before, after mapTree, marks string) *sc
 	plant(t, filepath.Join(dir, "ws"), before)
 	plant(t, filepath.Join(dir, "layer"), layer)
 	s.req = Request{ID: "t1", Key: testKey, Changes: &changeset.Changeset{Entries: entries}, Receipt: []byte("receipt\xff")}
+	planted := slices.Sorted(maps.Keys(layer))
 	for i := range entries {
 		e := &entries[i]
 		var st unix.Stat_t
-		if e.After != nil && unix.Lstat(filepath.Join(dir, "layer", e.Path), &st) == nil {
+		switch at, planted := slices.BinarySearch(planted, e.Path); {
+		case e.After == nil:
+		case unix.Lstat(filepath.Join(dir, "layer", e.Path), &st) == nil:
 			e.After.Mtime = fsat.Time{Sec: st.Mtim.Sec, Nsec: st.Mtim.Nsec}
+		case planted: // in a directory that is closed to its owner
+			e.After.Mtime = plantedTime(at)
 		}
 		if e.Before != nil && unix.Lstat(filepath.Join(dir, "ws", e.Path), &st) == nil {
 			e.BaseIno = st.Ino

@@ -23,12 +23,11 @@ const (
 // guest is the guest's init: it promotes generation after generation and says
 // so on the console, until the machine dies. It never returns.
 func guest() {
-	if err := generations(); err != nil {
-		fmt.Println("FAILED", strings.ReplaceAll(err.Error(), "\n", "; "))
-	}
+	fmt.Println("FAILED", strings.ReplaceAll(generations().Error(), "\n", "; "))
 	unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 }
 
+// generations goes on until something fails.
 func generations() error {
 	if err := boot(); err != nil {
 		return err

@@ -145,12 +145,18 @@ func (r *run) read() error {
 	}
 	// The box may have taken its owner's rights from its root, whose mode is no
 	// part of a change.
-	if st, err := fsat.Fstat(r.layer); err == nil && st.Mode&0o700 != 0o700 {
+	st, err := fsat.Fstat(r.layer)
+	if err != nil {
+		return fmt.Errorf("open the layer: %w", err)
+	}
+	if st.Mode&0o777 != r.ws.Stat.Mode&0o777 && (r.Commit || r.Preserve) {
+		r.note("the mode of the workspace's own directory was changed in the box from %04o to %04o; that is not promoted", r.ws.Stat.Mode&0o777, st.Mode&0o777)
+	}
+	if st.Mode&0o700 != 0o700 {
 		if err := fsat.Chmod(r.layer, st.Mode|0o700); err != nil {
 			return fmt.Errorf("open the layer: %w", err)
 		}
 	}
-	var err error
 	r.changes, err = r.readChanges(r.Git)
 	if err != nil {
 		return fmt.Errorf("read the change: %w", err)

@@ -377,3 +377,23 @@ f = os.open("bottom", os.O_CREAT | os.O_WRONLY, dir_fd=at); os.write(f, b"deep")
 		}
 	})
 }
+
+func TestModeOfTheWorkspaceItself(t *testing.T) {
+	lab.Each(t, func(t *testing.T, w *lab.World) {
+		w.Sample()
+		out, r := w.JSON("--commit", "--", "true")
+		w.Want(r, 0)
+		if len(out.Notes) != 0 {
+			t.Errorf("nothing was changed: %q", out.Notes)
+		}
+		before := w.Snap()["."].Mode
+		out, r = w.JSON("--commit", "--", "sh", "-c", "echo x > x; chmod 700 .")
+		w.Want(r, 0)
+		if w.Read("x") != "x\n" || w.Snap()["."].Mode != before {
+			t.Errorf("%v", r)
+		}
+		if len(out.Notes) != 1 || !strings.Contains(out.Notes[0], "0755 to 0700") {
+			t.Errorf("it does not say what stayed behind: %q", out.Notes)
+		}
+	})
+}

@@ -146,7 +146,7 @@ func explainGuard(boxID string, held, flagged []guard.Finding, promoted bool) []
 		if len(held) > 1 {
 			var all strings.Builder
 			for _, f := range held {
-				all.WriteString(" --allow-path " + shellQuote(escapeGlob(f.Path)))
+				all.WriteString(" --allow-path " + shellQuote(allowPattern(f)))
 			}
 			lines = append(lines, oneLine(fmt.Sprintf("to allow all of these once: hutch commit %s%s", boxID, all.String())))
 		}

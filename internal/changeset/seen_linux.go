@@ -22,6 +22,10 @@ func MarkSeen(c *Changeset, workspace int, stamp fsat.Time) {
 		switch {
 		case e.CopiedUp:
 			dir, _ := fsat.Split(e.Path)
+			if above := c.find(dir); above != nil && above.Op == Created && !above.CopiedUp {
+				e.CopiedUp = false // the branch saw no such directory, so nothing in it either
+				break
+			}
 			st, err := fsat.Lstat(workspace, dir)
 			if err == nil && st.Type == fsat.Directory && st.Ino == c.Ancestors[dir] && st.Ctime.Before(stamp) {
 				e.CopiedUp = false

@@ -93,7 +93,7 @@ func TestRestSeesTheHostsEdits(t *testing.T) {
 		"file":      func(s *scene) error { return os.WriteFile(s.ws("mod.txt"), []byte("mine"), 0o644) },
 		"mode":      func(s *scene) error { return os.Chmod(s.ws("mod.txt"), 0o600) },
 		"replaced":  func(s *scene) error { return os.Rename(s.ws("keep.txt"), s.ws("mod.txt")) },
-		"directory": func(s *scene) error { return os.Chmod(s.ws("chmod"), 0o755) },
+		"directory": func(s *scene) error { return os.Chmod(s.ws("chmod"), 0o711) },
 		"within":    func(s *scene) error { return os.WriteFile(s.ws("deldir/mine"), nil, 0o644) },
 		"above": func(s *scene) error {
 			return errors.Join(os.Rename(s.ws("todir"), s.ws("x")), os.Mkdir(s.ws("todir"), 0o755))

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"hutch/internal/outcome"
@@ -36,6 +37,9 @@ func (s *Store) Undo(ctx context.Context, opts UndoOptions) (*Undone, error) {
 		return nil, err
 	}
 	id, err := s.promotionID(opts.Receipt)
+	if err == nil && id == "" {
+		err = s.lastCanBeUndone(ws.Path)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -58,6 +62,26 @@ func (s *Store) Undo(ctx context.Context, opts UndoOptions) (*Undone, error) {
 		return nil, err
 	}
 	return &Undone{ID: res.ID, Receipt: undoReceiptID(res.ID), Tally: res.Tally}, nil
+}
+
+// lastCanBeUndone refuses to go back past the last promotion to an earlier one
+// because the undo data of the last is gone: that would be another undo than the
+// one that was asked for.
+func (s *Store) lastCanBeUndone(workspacePath string) error {
+	all, err := s.Log(workspacePath)
+	if err != nil {
+		return err
+	}
+	for _, p := range all {
+		switch p.State {
+		case promote.Undone:
+			continue
+		case Pruned:
+			return fmt.Errorf("the last promotion, %s, cannot be undone: its undo data is gone, or was over the budget; name an earlier one (hutch log) to undo that", p.ID)
+		}
+		return nil
+	}
+	return nil
 }
 
 // promotionID finds the promotion that a receipt, or the beginning of its id,
@@ -90,7 +114,7 @@ func (s *Store) promotionID(name string) (string, error) {
 }
 
 // Log lists the promotions into a workspace, newest first: those that it holds
-// undo data of, then, from the receipts, those it holds none of any more.
+// undo data of, and, from the receipts, those it holds none of any more.
 func (s *Store) Log(path string) ([]Logged, error) {
 	ws, err := workspace.Open(cmp.Or(path, "."), true)
 	if err != nil {
@@ -121,7 +145,9 @@ func (s *Store) Log(path string) ([]Logged, error) {
 		list, known[h.ID] = append(list, p), true
 	}
 	older, err := s.pruned(ws.Path, known)
-	return append(list, older...), err
+	list = append(list, older...)
+	slices.SortStableFunc(list, func(a, b Logged) int { return b.Time.Compare(a.Time) })
+	return list, err
 }
 
 // pruned lists, newest first, what the receipts know of promotions into a

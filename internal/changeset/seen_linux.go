@@ -22,7 +22,7 @@ func MarkSeen(c *Changeset, workspace int, stamp fsat.Time) {
 		switch {
 		case e.CopiedUp:
 			dir, _ := fsat.Split(e.Path)
-			if above := c.find(dir); above != nil && above.Op == Created && !above.CopiedUp {
+			if above := c.Find(dir); above != nil && above.Op == Created && !above.CopiedUp {
 				e.CopiedUp = false // the branch saw no such directory, so nothing in it either
 				break
 			}

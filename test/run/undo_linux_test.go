@@ -535,7 +535,7 @@ func TestUndoBeyondTheBudget(t *testing.T) {
 		t.Errorf("notes %q", out.Notes)
 	}
 	list := history(w)
-	if len(list) != 2 || list[0].ID != small || !list[0].CanUndo || list[1].ID != out.Receipt || list[1].CanUndo {
+	if len(list) != 2 || list[1].ID != small || !list[1].CanUndo || list[0].ID != out.Receipt || list[0].CanUndo {
 		t.Errorf("the large one cost the small one its undo: %+v", list)
 	}
 }
@@ -667,5 +667,25 @@ func TestUndoBadInput(t *testing.T) {
 	}
 	if w.Exists(".hutch") {
 		t.Error("asking made a .hutch")
+	}
+}
+
+// An undo without a name is of the last promotion, never of an earlier one
+// because the last one's data is gone.
+func TestUndoNeverSkipsTheLast(t *testing.T) {
+	w := lab.New(t)
+	w.Sample()
+	w.Host("truncate", "-s", "300M", "big")
+	w.Want(w.Box("--commit", "--", "sh", "-c", "echo first > first.txt"), 0)
+	out, r := w.JSON("--commit", "--", "sh", "-c", "rm big")
+	w.Want(r, 0)
+	log := w.Run("log")
+	if lines := strings.Split(log.Stdout, "\n"); len(lines) < 3 || !strings.HasPrefix(lines[1], out.ID) {
+		t.Errorf("the log is not newest first\n%v", log)
+	}
+	r = w.Run("undo")
+	w.Want(r, 125)
+	if !strings.Contains(r.Stderr, out.ID) || !w.Exists("first.txt") {
+		t.Errorf("%v", r)
 	}
 }

@@ -40,10 +40,13 @@ func TakeCensus(paths ...string) Census {
 			c["loop device of "+strings.TrimSpace(string(file))] = true
 		}
 	}
+	ours := descendants()
 	for _, dir := range hutchCgroups() {
-		c["cgroup "+dir] = true
+		if !inhabitedByOthers(dir, ours) {
+			c["cgroup "+dir] = true
+		}
 	}
-	for _, p := range descendants() {
+	for _, p := range ours {
 		c[p.String()] = true
 	}
 	return c
@@ -62,6 +65,22 @@ func hutchCgroups() []string {
 		}
 	}
 	return found
+}
+
+// inhabitedByOthers reports whether a cgroup is that of a box which another test
+// process on this machine is running.
+func inhabitedByOthers(dir string, ours []process) bool {
+	text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	inside := strings.Fields(string(text))
+	if err != nil || len(inside) == 0 {
+		return false
+	}
+	for _, p := range ours {
+		if slices.Contains(inside, strconv.Itoa(p.pid)) {
+			return false
+		}
+	}
+	return true
 }
 
 type process struct {

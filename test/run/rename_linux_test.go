@@ -357,7 +357,9 @@ def shuffle():
 ts = [threading.Thread(target=f, daemon=True) for f in (scribble, swap, shuffle)]
 for t in ts: t.start()
 seen = {}
-for i in range(rounds):
+i = 0
+while i < rounds or 0 not in seen and i < 100 * rounds:
+    i += 1
     ctypes.set_errno(0)
     libc.syscall(NR, AT, old, AT, new, r.choice([0, 1, 2]))
     e = ctypes.get_errno(); seen[e] = seen.get(e, 0) + 1

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -232,7 +231,7 @@ func shellQuote(word string) string {
 
 func commitJSON(done *box.Promoted, err error) error {
 	if done == nil {
-		done = &box.Promoted{Held: []guard.Finding{}, Flagged: []guard.Finding{}, Conflicts: []promote.Conflict{}, Resolved: []promote.Resolution{}, Notes: []string{}}
+		done = box.NewPromoted()
 	}
 	report := struct {
 		Status outcome.Status `json:"status"`
@@ -255,13 +254,8 @@ func commitJSON(done *box.Promoted, err error) error {
 		report.Error = err.Error()
 		done.Diff = nil
 	}
-	encoded, jerr := json.Marshal(report)
-	if jerr != nil {
-		return errors.Join(err, jerr)
-	}
-	_, jerr = os.Stdout.Write(append(encoded, '\n'))
 	if err == nil && report.Status == outcome.Held {
-		return errors.Join(exit(outcome.ExitHutch), jerr)
+		err = exit(outcome.ExitHutch)
 	}
-	return errors.Join(err, jerr)
+	return errors.Join(err, printJSON(report))
 }

@@ -99,7 +99,7 @@ func (f *diffFlags) run(s *box.Store, id string) error {
 	}
 	return s.View(id, f.git.value == "include", func(c *changeset.Changeset, t changeset.Trees, judge box.Judge) error {
 		if !chosen.Empty() {
-			c = c.Only(func(e *changeset.Entry) bool { return chosen.Match(e.Path, isDir(e)) })
+			c = c.Only(func(e *changeset.Entry) bool { return chosen.Match(e.Path, e.IsDir()) })
 		}
 		switch {
 		case f.json:
@@ -118,14 +118,6 @@ func (f *diffFlags) run(s *box.Store, id string) error {
 		}
 		return tellFindings(id, c, judge)
 	})
-}
-
-func isDir(e *changeset.Entry) bool {
-	s := e.After
-	if s == nil {
-		s = e.Before
-	}
-	return s.Type == fsat.Directory
 }
 
 // view writes for a person where standard output is a terminal, or colours are

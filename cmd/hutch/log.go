@@ -20,7 +20,7 @@ func logCommand() *cobra.Command {
 		Use:   "log",
 		Short: "List the promotions into the workspace, newest first",
 		Long: `List the promotions into the workspace, newest first, and which of them can be
-undone. Those of which no undo data is left come last, from the receipts.`,
+undone. Those of which no undo data is left are known from the receipts.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("workspace") && workspace == "" {

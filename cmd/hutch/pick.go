@@ -65,7 +65,7 @@ func (p *picker) pick(c *changeset.Changeset, t changeset.Trees) (changeset.Sele
 // pass takes what was chosen, and the deletion of a directory in which all was:
 // where something stays in it, Split leaves it.
 func (p *picker) pass(e *changeset.Entry) bool {
-	return p.chosen[e.Path] || e.Op == changeset.Deleted && isDir(e) && !p.asked[e.Path] && !p.inRetyped(e.Path)
+	return p.chosen[e.Path] || e.Op == changeset.Deleted && e.IsDir() && !p.asked[e.Path] && !p.inRetyped(e.Path)
 }
 
 // retyped reports whether a directory became something else or the reverse:

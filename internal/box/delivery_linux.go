@@ -1,7 +1,6 @@
 package box
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -131,10 +130,10 @@ func (d *delivery) selection() (changeset.Selection, error) {
 		switch {
 		case inGit(e.Path) && !d.Git:
 			return false
-		case !only.Empty() && !only.Match(e.Path, isDir(e)):
+		case !only.Empty() && !only.Match(e.Path, e.IsDir()):
 			return false
 		}
-		return !except.Match(e.Path, isDir(e))
+		return !except.Match(e.Path, e.IsDir())
 	}
 	if d.Pick == nil {
 		return changeset.Selection{Pass: pass}, nil
@@ -150,10 +149,6 @@ func (d *delivery) selection() (changeset.Selection, error) {
 }
 
 func inGit(path string) bool { return path == ".git" || strings.HasPrefix(path, ".git/") }
-
-func isDir(e *changeset.Entry) bool {
-	return cmp.Or(e.After, e.Before).Type == fsat.Directory
-}
 
 // judge asks the guard about the part.
 func (d *delivery) judge() ([]guard.Finding, error) { return d.judgeOf(d.part, d.picked) }
@@ -192,9 +187,8 @@ func (d *delivery) apply(id string, receipt []byte) error {
 	}
 	d.result, err = promote.Apply(context.Background(), promote.Request{
 		Key: key, ID: id, Workspace: d.ws.FD, Layer: d.layer, Picked: d.picked, Changes: d.part, Stamp: d.stamp, Receipt: receipt,
-		KeepTimes: d.KeepTimes,
+		KeepTimes: d.KeepTimes, OnConflict: d.OnConflict, Markers: d.Markers, Merge: merge,
 		// What stays in the box must not share files with the workspace.
-		OnConflict: d.OnConflict, Markers: d.Markers, Merge: merge,
 		KeepLayer: !onlyGit(d.rest),
 		Recovered: d.store.recordRecovered,
 		Record: func() error {
@@ -247,21 +241,11 @@ func (d *delivery) status() outcome.Status {
 
 // report is what is known of it, whatever became of it.
 func (d *delivery) report() *Promoted {
-	p := &Promoted{Diff: listed(nil), Held: d.held, Flagged: d.flagged, Conflicts: []promote.Conflict{}, Resolved: d.result.Resolved, Notes: d.result.Notes}
-	if p.Resolved == nil {
-		p.Resolved = []promote.Resolution{}
-	}
-	if p.Notes == nil {
-		p.Notes = []string{}
-	}
+	p := NewPromoted()
+	p.Held, p.Flagged = append(p.Held, d.held...), append(p.Flagged, d.flagged...)
+	p.Resolved, p.Notes = append(p.Resolved, d.result.Resolved...), append(p.Notes, d.result.Notes...)
 	if d.result.NoUndo != "" {
 		p.Notes = append(p.Notes, "undo will not be possible: "+d.result.NoUndo)
-	}
-	if p.Held == nil {
-		p.Held = []guard.Finding{}
-	}
-	if p.Flagged == nil {
-		p.Flagged = []guard.Finding{}
 	}
 	if d.rest != nil {
 		p.Left = len(d.rest.Entries)
@@ -279,9 +263,6 @@ func (d *delivery) arrived() *changeset.Changeset {
 }
 
 func listed(c *changeset.Changeset) *outcome.Diff {
-	if c == nil {
-		return &outcome.Diff{FilesCreated: []string{}, FilesModified: []string{}, FilesDeleted: []string{}}
-	}
 	d := &outcome.Diff{Digest: c.Digest}
 	d.FilesCreated, d.FilesModified, d.FilesDeleted = c.Names()
 	return d

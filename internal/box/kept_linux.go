@@ -222,10 +222,9 @@ func (k *kept) resume() (*Promoted, error) {
 	if err := k.conclude(); err != nil {
 		return nil, err
 	}
-	return &Promoted{
-		Diff: listed(part), Held: []guard.Finding{}, Flagged: []guard.Finding{}, Conflicts: []promote.Conflict{}, Resolved: []promote.Resolution{}, Notes: []string{},
-		Left: k.record.Left, Kept: k.record.Left > 0, Receipt: k.record.Transaction,
-	}, nil
+	p := NewPromoted()
+	p.Diff, p.Left, p.Kept, p.Receipt = listed(part), k.record.Left, k.record.Left > 0, k.record.Transaction
+	return p, nil
 }
 
 // rebase does for a promotion that was cut short what deliver does after one,

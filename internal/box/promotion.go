@@ -42,6 +42,15 @@ type Promoted struct {
 	Receipt   string               `json:"receipt"`
 }
 
+// NewPromoted is that of a change of which nothing is known and nothing arrived.
+// None of its lists is nil.
+func NewPromoted() *Promoted {
+	return &Promoted{
+		Diff: &outcome.Diff{FilesCreated: []string{}, FilesModified: []string{}, FilesDeleted: []string{}},
+		Held: []guard.Finding{}, Flagged: []guard.Finding{}, Conflicts: []promote.Conflict{}, Resolved: []promote.Resolution{}, Notes: []string{},
+	}
+}
+
 // Judge asks the handoff guard what of a change somebody else would run.
 type Judge func(*changeset.Changeset) ([]guard.Finding, error)
 

@@ -38,7 +38,7 @@ func (s *Store) Undo(ctx context.Context, opts UndoOptions) (*Undone, error) {
 	}
 	id, err := s.promotionID(opts.Receipt)
 	if err == nil && id == "" {
-		err = s.lastCanBeUndone(ws.Path)
+		err = s.lastCanBeUndone(ws)
 	}
 	if err != nil {
 		return nil, err
@@ -67,8 +67,8 @@ func (s *Store) Undo(ctx context.Context, opts UndoOptions) (*Undone, error) {
 // lastCanBeUndone refuses to go back past the last promotion to an earlier one
 // because the undo data of the last is gone: that would be another undo than the
 // one that was asked for.
-func (s *Store) lastCanBeUndone(workspacePath string) error {
-	all, err := s.Log(workspacePath)
+func (s *Store) lastCanBeUndone(ws *workspace.Workspace) error {
+	all, err := s.log(ws)
 	if err != nil {
 		return err
 	}
@@ -124,6 +124,10 @@ func (s *Store) Log(path string) ([]Logged, error) {
 	if err := s.recover(ws.FD); err != nil {
 		return nil, err
 	}
+	return s.log(ws)
+}
+
+func (s *Store) log(ws *workspace.Workspace) ([]Logged, error) {
 	key, err := s.key()
 	if err != nil {
 		return nil, err

@@ -81,6 +81,15 @@ type Entry struct {
 	CopiedUp bool `json:"copied_up,omitempty"`
 }
 
+// IsDir reports whether an entry is of a directory: after the change, or, where
+// the path goes, before it.
+func (e *Entry) IsDir() bool {
+	if e.After != nil {
+		return e.After.isDir()
+	}
+	return e.Before.isDir()
+}
+
 // TooLong is the reason for which a path is skipped that is far beyond what any
 // program could name.
 const TooLong = "path longer than 8 KiB"

@@ -22,7 +22,7 @@ func (d *descriptors) delivered(j *judge) error {
 	var dirs []string
 	for i := range j.entries {
 		e := &j.entries[i]
-		if isDirectory(e) {
+		if e.IsDir() {
 			continue
 		}
 		dir, rest, found := j.inGitDir(e.Path)
@@ -64,7 +64,7 @@ func (j *judge) inGitDir(path string) (dir, rest string, found bool) {
 			break
 		}
 		at += next
-		if head := path[:at]; gitDirNames[firstName(path[at+1:])] || strings.HasSuffix(head, ".git") {
+		if head := path[:at]; gitDirNames.has(firstName(path[at+1:])) || strings.HasSuffix(head, ".git") {
 			// A linked worktree's is read with the one it belongs to.
 			if _, linked := j.merged(head + "/commondir"); !linked && j.isGitDir(head) {
 				dir, rest, found = head, path[at+1:], true
@@ -174,7 +174,7 @@ func (r *repository) operation(path string) {
 	}
 	name := parts[len(parts)-1]
 	isList := strings.HasPrefix(name, "git-rebase-todo") || name == "todo" || name == "done"
-	if !isList && !operationCommits[name] {
+	if !isList && !operationCommits.has(name) {
 		return
 	}
 	text, err := r.j.mergedText(r.dir + "/" + path)
@@ -210,7 +210,7 @@ func (r *repository) operation(path string) {
 }
 
 // operationCommits are the files of an operation that hold names of commits.
-var operationCommits = set("orig-head onto autostash amend squash-onto stopped-sha head abort-safety original-commit")
+const operationCommits = set("orig-head onto autostash amend squash-onto stopped-sha head abort-safety original-commit")
 
 // listedCommits returns what a line of a todo list names as a commit: the
 // subject after it may be anything.
@@ -304,7 +304,7 @@ func (r *repository) refs() {
 func (r *repository) firstRefEntry() string {
 	for i := range r.j.entries {
 		rest, ok := strings.CutPrefix(r.j.entries[i].Path, r.dir+"/")
-		if ok && (strings.HasPrefix(rest, "refs/") || rest == "HEAD" || rest == "packed-refs") && !isDirectory(&r.j.entries[i]) {
+		if ok && (strings.HasPrefix(rest, "refs/") || rest == "HEAD" || rest == "packed-refs") && !r.j.entries[i].IsDir() {
 			return r.j.entries[i].Path
 		}
 	}

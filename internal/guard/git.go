@@ -12,14 +12,14 @@ import (
 
 // gitDirNames are the names in a git directory by which a change could make one,
 // or reach into one: a path that holds none of them is of no git directory.
-var gitDirNames = set("head commondir config config.worktree hooks objects refs info packed-refs modules worktrees rebase-merge rebase-apply sequencer remotes branches")
+const gitDirNames = set("head commondir config config.worktree hooks objects refs info packed-refs modules worktrees rebase-merge rebase-apply sequencer remotes branches")
 
 // gitEntry judges a path in a git directory under whatever name.
 func (j *judge) gitEntry(e *changeset.Entry) {
 	names := strings.Split(e.Path, "/")
 	folded := strings.Split(fold(e.Path), "/")
 	for i, name := range folded {
-		if !gitDirNames[name] || i > 0 && folded[i-1] == ".git" {
+		if !gitDirNames.has(name) || i > 0 && folded[i-1] == ".git" {
 			continue
 		}
 		dir := "."
@@ -241,7 +241,7 @@ func (j *judge) inWorkspace(path, dir string) string {
 
 // hostGit judges paths that the host's configuration of git makes special.
 func (j *judge) hostGit(e *changeset.Entry) {
-	if isDirectory(e) {
+	if e.IsDir() {
 		return
 	}
 	g := j.setup()

@@ -207,7 +207,7 @@ func (p *configParser) value() (string, error) {
 // set before.
 func (k gitKey) harmless(values []string, fresh bool) bool {
 	names, known := harmlessKeys[k.Section]
-	if !known || !names[k.Name] && !names["*"] {
+	if !known || !names.has(k.Name) && !names.has("*") {
 		return false
 	}
 	bySub := subsections[k.Section]
@@ -240,49 +240,54 @@ func plainURL(url string) bool {
 	if !ok { // a path, or user@host:path
 		return !strings.Contains(url, " ")
 	}
-	return urlSchemes[strings.ToLower(scheme)] && !strings.HasPrefix(rest, "-")
+	return urlSchemes.has(strings.ToLower(scheme)) && !strings.HasPrefix(rest, "-")
 }
 
-var urlSchemes = set("https http ssh git file")
+const urlSchemes = set("https http ssh git file")
 
 // subsections are the sections whose variables in harmlessKeys have one.
 var subsections = map[string]bool{"branch": true, "remote": true, "submodule": true}
 
-var harmlessKeys = map[string]map[string]bool{
+var harmlessKeys = map[string]set{
 	"core": set("repositoryformatversion filemode bare logallrefupdates ignorecase precomposeunicode symlinks autocrlf eol safecrlf " +
 		"abbrev quotepath untrackedcache sparsecheckout sparsecheckoutcone commentchar longpaths preloadindex splitindex whitespace " +
 		"compression loosecompression bigfilethreshold checkstat trustctime sharedrepository hidedotfiles"),
-	"user":        set("name email useconfigonly"),
-	"author":      set("name email"),
-	"init":        set("defaultbranch"),
-	"branch":      set("remote merge rebase description autosetuprebase vscode-merge-base gh-merge-base"),
-	"remote":      set("url fetch tagopt prune prunetags promisor partialclonefilter gh-resolved"),
-	"submodule":   set("url active branch ignore fetchrecursesubmodules"),
-	"extensions":  set("objectformat worktreeconfig partialclone noop preciousobjects"),
-	"pull":        set("rebase ff"),
-	"push":        set("default autosetupremote followtags"),
-	"fetch":       set("prune prunetags parallel writecommitgraph"),
-	"merge":       set("ff conflictstyle renames renamelimit directoryrenames stat log"),
-	"rebase":      set("autosquash autostash updaterefs stat"),
-	"diff":        set("algorithm renames renamelimit colormoved context mnemonicprefix noprefix submodule"),
-	"rerere":      set("enabled autoupdate"),
-	"color":       set("*"),
-	"advice":      set("*"),
-	"gc":          set("auto autopacklimit autodetach pruneexpire reflogexpire reflogexpireunreachable worktreepruneexpire"),
-	"maintenance": set("auto strategy"),
-	"index":       set("version threads sparse"),
-	"pack":        set("threads window depth windowmemory"),
-	"feature":     set("manyfiles experimental"),
-	"log":         set("date decorate follow"),
-	"status":      set("short branch showuntrackedfiles relativepaths submodulesummary"),
-	"checkout":    set("defaultremote guess"),
-	"lfs":         set("repositoryformatversion access locksverify"),
+	"user":        "name email useconfigonly",
+	"author":      "name email",
+	"init":        "defaultbranch",
+	"branch":      "remote merge rebase description autosetuprebase vscode-merge-base gh-merge-base",
+	"remote":      "url fetch tagopt prune prunetags promisor partialclonefilter gh-resolved",
+	"submodule":   "url active branch ignore fetchrecursesubmodules",
+	"extensions":  "objectformat worktreeconfig partialclone noop preciousobjects",
+	"pull":        "rebase ff",
+	"push":        "default autosetupremote followtags",
+	"fetch":       "prune prunetags parallel writecommitgraph",
+	"merge":       "ff conflictstyle renames renamelimit directoryrenames stat log",
+	"rebase":      "autosquash autostash updaterefs stat",
+	"diff":        "algorithm renames renamelimit colormoved context mnemonicprefix noprefix submodule",
+	"rerere":      "enabled autoupdate",
+	"color":       "*",
+	"advice":      "*",
+	"gc":          "auto autopacklimit autodetach pruneexpire reflogexpire reflogexpireunreachable worktreepruneexpire",
+	"maintenance": "auto strategy",
+	"index":       "version threads sparse",
+	"pack":        "threads window depth windowmemory",
+	"feature":     "manyfiles experimental",
+	"log":         "date decorate follow",
+	"status":      "short branch showuntrackedfiles relativepaths submodulesummary",
+	"checkout":    "defaultremote guess",
+	"lfs":         "repositoryformatversion access locksverify",
 }
 
-func set(words string) map[string]bool {
-	s := map[string]bool{}
-	for word := range strings.FieldsSeq(words) {
-		s[word] = true
+// set is words with spaces between them. It is searched as it is: every command
+// of hutch starts with these tables, and few look anything up in them.
+type set string
+
+func (s set) has(word string) bool {
+	for w := range strings.FieldsSeq(string(s)) {
+		if w == word {
+			return true
+		}
 	}
-	return s
+	return false
 }

@@ -109,7 +109,7 @@ func judgeOn(r Request, h host) ([]Finding, error) {
 	protects := append([]*globs.Set{protect}, r.Rules.protect...)
 	for i := range j.entries {
 		e := &j.entries[i]
-		if slices.ContainsFunc(protects, func(s *globs.Set) bool { return s.Match(e.Path, isDirectory(e)) }) {
+		if slices.ContainsFunc(protects, func(s *globs.Set) bool { return s.Match(e.Path, e.IsDir()) }) {
 			j.add(Finding{Path: e.Path, Tier: Hold, Rule: protectedRule, Who: "whoever relies on it", When: "from the promotion on", Why: "you protect this path"})
 			continue
 		}
@@ -133,7 +133,7 @@ const protectedRule = "protected"
 // add notes a finding, unless the user allows its path.
 func (j *judge) add(f Finding) {
 	e := j.find(f.Path)
-	dir := e != nil && isDirectory(e)
+	dir := e != nil && e.IsDir()
 	if j.allow.Match(f.Path, dir) || f.Rule != protectedRule && j.Rules.allow.Match(f.Path, dir) {
 		return
 	}
@@ -246,7 +246,7 @@ func (a area) applies(row *Row) bool {
 
 // row lets one row decide on an entry whose path it matches.
 func (j *judge) row(row *Row, e *changeset.Entry, parts []string, note string) {
-	if isDirectory(e) {
+	if e.IsDir() {
 		return
 	}
 	if e.After == nil && !row.Restricts {
@@ -282,7 +282,7 @@ func (j *judge) row(row *Row, e *changeset.Entry, parts []string, note string) {
 func (j *judge) userRows(e *changeset.Entry) {
 	for i := range j.Rules.rows {
 		row := &j.Rules.rows[i]
-		if row.paths.Match(e.Path, isDirectory(e)) && !isDirectory(e) && !sameContent(e) {
+		if row.paths.Match(e.Path, e.IsDir()) && !e.IsDir() && !sameContent(e) {
 			j.report(e.Path, &row.Row, row.Tier, "")
 		}
 	}
@@ -458,14 +458,6 @@ func (j *judge) mergedText(path string) ([]byte, error) {
 func beside(e *changeset.Entry, name string) string {
 	dir, _ := fsat.Split(e.Path)
 	return fsat.Join(dir, name)
-}
-
-// isDirectory reports whether an entry is of a directory, and of nothing else.
-func isDirectory(e *changeset.Entry) bool {
-	if e.After != nil {
-		return e.After.Type == fsat.Directory
-	}
-	return e.Before.Type == fsat.Directory
 }
 
 // sameContent reports whether what a program would read is as it was.

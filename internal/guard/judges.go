@@ -37,7 +37,7 @@ func judgeRebase(l *look) (Tier, string) {
 			return strings.HasPrefix(key, "options.strategy") || strings.HasPrefix(key, "options.gpg")
 		})(l)
 	case name == "strategy":
-		if strategies[strings.TrimSpace(string(text))] {
+		if strategies.has(strings.TrimSpace(string(text))) {
 			return "", ""
 		}
 		return l.row.Tier, "it names a strategy that is none of git's: " + l.row.Why
@@ -50,7 +50,7 @@ func judgeRebase(l *look) (Tier, string) {
 	return onKeys(todoKeys, func(command, _ string) bool { return command == "exec" || command == "x" })(l)
 }
 
-var strategies = set("ort recursive resolve octopus ours subtree")
+const strategies = set("ort recursive resolve octopus ours subtree")
 
 func gitmodulesKeys(text []byte) (map[string]string, error) {
 	config, err := parseGitConfig(text)
@@ -96,7 +96,7 @@ func judgeShadow(l *look) (Tier, string) {
 		return "", ""
 	}
 	name := strings.TrimSuffix(l.parts[len(l.parts)-1], ".py")
-	if !stdlib[name] {
+	if !stdlib.has(name) {
 		return "", ""
 	}
 	return l.row.Tier, "it shadows the module " + name + ": " + l.row.Why
@@ -260,10 +260,10 @@ func loaderVariable(name, _ string) bool {
 			return false // goes into what the browser loads
 		}
 	}
-	if plainVariables[name] {
+	if plainVariables.has(name) {
 		return false
 	}
-	if name == shellLine || loaderVariables[name] || strings.HasSuffix(name, "_BASE_URL") {
+	if name == shellLine || loaderVariables.has(name) || strings.HasSuffix(name, "_BASE_URL") {
 		return true
 	}
 	for _, prefix := range []string{"LD_", "DYLD_", "GIT_", "PYTHON", "NPM_CONFIG_", "npm_config_", "PIP_", "UV_", "BASH_FUNC_", "CLAUDE_", "CODEX_", "ANTHROPIC_", "GEMINI_CLI_", "OPENCODE_", "CARGO_TARGET_", "CARGO_BUILD_", "GCONV_", "MISE_", "DIRENV_"} {
@@ -274,7 +274,7 @@ func loaderVariable(name, _ string) bool {
 	return false
 }
 
-var loaderVariables = set("PATH HOME SHELL ENV BASH_ENV ZDOTDIR IFS PROMPT_COMMAND PS4 SHELLOPTS BASHOPTS FPATH CDPATH EDITOR VISUAL PAGER MANPAGER BROWSER LESSOPEN LESSCLOSE " +
+const loaderVariables = set("PATH HOME SHELL ENV BASH_ENV ZDOTDIR IFS PROMPT_COMMAND PS4 SHELLOPTS BASHOPTS FPATH CDPATH EDITOR VISUAL PAGER MANPAGER BROWSER LESSOPEN LESSCLOSE " +
 	"NODE_OPTIONS NODE_PATH NODE_EXTRA_CA_CERTS NODE_TLS_REJECT_UNAUTHORIZED ELECTRON_RUN_AS_NODE BUN_OPTIONS DENO_DIR YARN_RC_FILENAME COREPACK_NPM_REGISTRY " +
 	"PERL5OPT PERL5LIB PERL5DB PERLLIB RUBYOPT RUBYLIB GEM_HOME GEM_PATH BUNDLE_GEMFILE BUNDLE_PATH JAVA_TOOL_OPTIONS _JAVA_OPTIONS JDK_JAVA_OPTIONS JAVA_OPTS JAVA_HOME CLASSPATH MAVEN_OPTS MAVEN_ARGS GRADLE_OPTS GRADLE_USER_HOME SBT_OPTS " +
 	"GOFLAGS GOPROXY GONOSUMDB GONOSUMCHECK GOSUMDB GOENV GOTOOLCHAIN GOROOT GOBIN GOPATH CC CXX AR RUSTC RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER RUSTFLAGS RUSTDOC RUSTUP_HOME RUSTUP_TOOLCHAIN CARGO_HOME CARGO CARGO_ENCODED_RUSTFLAGS " +
@@ -283,7 +283,7 @@ var loaderVariables = set("PATH HOME SHELL ENV BASH_ENV ZDOTDIR IFS PROMPT_COMMA
 	"OPENAI_API_BASE OPENAI_PROXY HUTCH_SOCKET")
 
 // plainVariables would match by their prefix, but nothing obeys them.
-var plainVariables = set("PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE PYTHONIOENCODING PYTHONUTF8 PYTHONHASHSEED PYTHONFAULTHANDLER " +
+const plainVariables = set("PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE PYTHONIOENCODING PYTHONUTF8 PYTHONHASHSEED PYTHONFAULTHANDLER " +
 	"GIT_SHA GIT_COMMIT GIT_BRANCH GIT_TAG GIT_REVISION GIT_HASH GIT_REF GIT_VERSION GIT_COMMIT_SHA GIT_COMMIT_HASH GIT_AUTHOR_NAME GIT_AUTHOR_EMAIL GIT_COMMITTER_NAME GIT_COMMITTER_EMAIL " +
 	"PIP_NO_CACHE_DIR PIP_DISABLE_PIP_VERSION_CHECK UV_COMPILE_BYTECODE UV_LINK_MODE ANTHROPIC_API_KEY")
 
@@ -335,7 +335,7 @@ func (j *judge) homeLink(e *changeset.Entry) {
 	for i := range j.homeLinks {
 		a := &j.homeLinks[i]
 		rest, ok := strings.CutPrefix(e.Path, a.target)
-		if ok && (rest == "" || rest[0] == '/') && !isDirectory(e) && !sameContent(e) && ofHome(a.link+fold(rest)) {
+		if ok && (rest == "" || rest[0] == '/') && !e.IsDir() && !sameContent(e) && ofHome(a.link+fold(rest)) {
 			j.rule(e.Path, "home", "your home directory leads here by "+a.link)
 		}
 	}
@@ -411,7 +411,7 @@ func judgeWrapper(l *look) (Tier, string) {
 
 // pnpmRuns are keys of pnpm-workspace.yaml, without dashes, that say whose code
 // runs, and where packages come from.
-var pnpmRuns = set("configdependencies pnpmfile globalpnpmfile onlybuiltdependencies onlybuiltdependenciesfile neverbuiltdependencies dangerouslyallowallbuilds allowbuilds ignoredbuiltdependencies " +
+const pnpmRuns = set("configdependencies pnpmfile globalpnpmfile onlybuiltdependencies onlybuiltdependenciesfile neverbuiltdependencies dangerouslyallowallbuilds allowbuilds ignoredbuiltdependencies " +
 	"ignorescripts scriptshell shellemulator registry registries namedregistries usenodeversion nodedownloadmirrors hooks userconfig npmpath minimumreleaseage blockexoticsubdeps trustpolicy enableprepostscripts")
 
 // rustToolchainKeys reads the file in both of its forms.
@@ -442,7 +442,7 @@ func pylintKeys(text []byte) (map[string]string, error) {
 }
 
 // stdlib are the modules of python's standard library (sys.stdlib_module_names).
-var stdlib = set("abc aifc antigravity argparse array ast asynchat asyncio asyncore atexit audioop base64 bdb binascii bisect builtins bz2 cProfile calendar cgi cgitb " +
+const stdlib = set("abc aifc antigravity argparse array ast asynchat asyncio asyncore atexit audioop base64 bdb binascii bisect builtins bz2 cProfile calendar cgi cgitb " +
 	"chunk cmath cmd code codecs codeop collections colorsys compileall concurrent configparser contextlib contextvars copy copyreg crypt csv ctypes curses " +
 	"dataclasses datetime dbm decimal difflib dis distutils doctest email encodings ensurepip enum errno faulthandler fcntl filecmp fileinput fnmatch " +
 	"fractions ftplib functools gc genericpath getopt getpass gettext glob graphlib grp gzip hashlib heapq hmac html http idlelib imaplib imghdr imp " +

@@ -92,6 +92,9 @@ func newIndex(rows []Row) *index {
 		for _, text := range rows[i].Paths {
 			x.add(parsePattern(i, text))
 		}
+		for _, text := range rows[i].Except {
+			rows[i].except = append(rows[i].except, parsePattern(i, text))
+		}
 	}
 	return x
 }

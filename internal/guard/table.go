@@ -37,12 +37,7 @@ type Row struct {
 var rows []Row
 
 func init() {
-	rows = table
-	for i := range rows {
-		for _, text := range rows[i].Except {
-			rows[i].except = append(rows[i].except, parsePattern(i, text))
-		}
-	}
+	rows = table // not where it is declared: judges look rows up
 }
 
 var theIndex = sync.OnceValue(func() *index { return newIndex(rows) })
@@ -404,7 +399,7 @@ var table = []Row{
 	{
 		ID: "pnpm-workspace", Tier: Hold, Who: "pnpm", When: nextTool,
 		Paths: []string{"pnpm-workspace.yaml"}, judge: onKeys(yamlKeys, func(key, _ string) bool {
-			return pnpmRuns[strings.ReplaceAll(key, "-", "")]
+			return pnpmRuns.has(strings.ReplaceAll(key, "-", ""))
 		}), Restricts: true, Content: "config dependencies, hooks and what may run scripts",
 		Why: "it says whose code runs during an installation", Source: "pnpm's manual, configDependencies",
 	},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -12,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"hutch/test/lab"
 )
 
 var (
@@ -35,31 +36,12 @@ func main() {
 		os.Exit(1)
 	}
 	if os.Getenv(inner) == "" {
-		os.Exit(again())
+		os.Exit(lab.Again("promote", inner, syscall.SIGKILL))
 	}
 	if err := bench(); err != nil {
 		fmt.Fprintln(os.Stderr, "promote:", err)
 		os.Exit(1)
 	}
-}
-
-// again runs this program in a mount namespace of its own: whatever happens to
-// it, its mounts and loop devices go with it.
-func again() int {
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), inner+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	err := cmd.Run()
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &exit):
-		return max(exit.ExitCode(), 1)
-	}
-	fmt.Fprintln(os.Stderr, "promote:", err)
-	return 1
 }
 
 // series is the times of one way of doing it, in milliseconds.

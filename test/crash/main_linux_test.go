@@ -1,11 +1,8 @@
 package crash
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"os/signal"
 	"syscall"
 	"testing"
 	"time"
@@ -24,7 +21,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 func run(m *testing.M) int {
 	syscall.Umask(0o022)
 	if os.Geteuid() == 0 && os.Getenv(inner) == "" {
-		return again()
+		return lab.Again("crash", inner, syscall.SIGKILL)
 	}
 	if err := lab.BecomeReaper(); err != nil {
 		fmt.Fprintln(os.Stderr, "crash: subreaper:", err)
@@ -37,30 +34,4 @@ func run(m *testing.M) int {
 		code = max(code, 1)
 	}
 	return code
-}
-
-func again() int {
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), inner+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		fmt.Fprintln(os.Stderr, "crash: a mount namespace of its own:", err)
-		return 1
-	}
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	go func() {
-		for s := range signals {
-			cmd.Process.Signal(s)
-		}
-	}()
-	if err := cmd.Wait(); err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) && exit.ExitCode() > 0 {
-			return exit.ExitCode()
-		}
-		return 1
-	}
-	return 0
 }

@@ -33,7 +33,7 @@ func run(m *testing.M) int {
 	syscall.Umask(0o022)
 	if os.Geteuid() == 0 && os.Getenv(ReflinkEnv) == "" {
 		if os.Getenv(inner) == "" {
-			return again()
+			return Again("lab", inner, 0)
 		}
 		dir, err := os.MkdirTemp("", "hutch-lab-")
 		if err != nil {
@@ -65,23 +65,6 @@ func run(m *testing.M) int {
 		}
 	}()
 	return m.Run()
-}
-
-// again runs this very test binary in a new mount namespace.
-func again() int {
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), inner+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
-	if err := cmd.Run(); err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			return exit.ExitCode()
-		}
-		fmt.Fprintln(os.Stderr, "lab:", err)
-		return 1
-	}
-	return 0
 }
 
 var (

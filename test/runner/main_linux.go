@@ -45,7 +45,7 @@ func main() {
 	flag.Parse()
 	syscall.Umask(0o022)
 	if os.Geteuid() == 0 && os.Getenv(inner) == "" {
-		os.Exit(again())
+		os.Exit(lab.Again("runner", inner, 0))
 	}
 	ok, err := test()
 	if err != nil {
@@ -55,34 +55,6 @@ func main() {
 	if !ok {
 		os.Exit(1)
 	}
-}
-
-// again runs the runner in a mount namespace of its own: whatever happens to
-// it, the images it mounts and their loop devices go when it does.
-func again() int {
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), inner+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
-	if err := cmd.Start(); err != nil {
-		fmt.Fprintln(os.Stderr, "runner: a mount namespace of its own:", err)
-		return 1
-	}
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	go func() {
-		for s := range signals {
-			cmd.Process.Signal(s)
-		}
-	}()
-	if err := cmd.Wait(); err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) && exit.ExitCode() > 0 {
-			return exit.ExitCode()
-		}
-		return 1
-	}
-	return 0
 }
 
 // identity is a user that runs the tests.

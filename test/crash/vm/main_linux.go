@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -17,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hutch/test/lab"
 )
 
 var (
@@ -51,7 +52,7 @@ func main() {
 		return
 	}
 	if os.Getenv(inner) == "" {
-		os.Exit(again())
+		os.Exit(lab.Again("vm", inner, syscall.SIGKILL))
 	}
 	if why, err := depend(*cache); err != nil {
 		fmt.Println("vm: skipped:", why)
@@ -61,28 +62,6 @@ func main() {
 		fmt.Fprintln(os.Stderr, "vm:", err)
 		os.Exit(1)
 	}
-}
-
-// again runs this program in a mount namespace of its own: however it ends, its
-// mounts and their loop devices go with it.
-func again() int {
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), inner+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	if err := cmd.Start(); err != nil {
-		fmt.Fprintln(os.Stderr, "vm: a mount namespace of its own:", err)
-		return 1
-	}
-	go func() {
-		for s := range signals {
-			cmd.Process.Signal(s)
-		}
-	}()
-	_ = cmd.Wait()
-	return max(cmd.ProcessState.ExitCode(), 0)
 }
 
 // depend sees that qemu and a kernel are there. The error is for those who lack

@@ -19,6 +19,7 @@ import (
 	"hutch/internal/jail/filter"
 	"hutch/internal/policy"
 	"hutch/internal/supervise"
+	"hutch/internal/view"
 	"hutch/internal/workspace"
 )
 
@@ -34,7 +35,7 @@ func (r *run) view() {
 	if home = filepath.Clean(home); home == "/" {
 		home = "/tmp"
 	}
-	r.host = policy.Host{
+	r.host = view.Host{
 		Home: home, Path: filepath.SplitList(os.Getenv("PATH")), Env: os.Environ(), Workspace: r.ws.Path, StateDir: r.store.Path,
 	}
 }
@@ -162,18 +163,18 @@ func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
 		r.out.FilesCloned = &n
 	}
 	b.Workspace, b.Home = r.ws.Path, r.host.Home
-	b.Show, b.Links, b.Masks = policy.Look(r.host)
+	b.Show, b.Links, b.Masks = view.Look(r.host)
 	gitDirs, err := workspace.GitDirs(r.ws)
 	if err != nil {
 		r.note("%v", err)
 	}
 	for _, dir := range gitDirs {
-		b.Show = append(b.Show, policy.Show{Path: dir, Mode: policy.CopyOnWrite})
+		b.Show = append(b.Show, view.Show{Path: dir, Mode: view.CopyOnWrite})
 	}
 	b.ApartCaches = r.apartCaches
 	for i := range b.Show {
 		if slices.Contains(r.readOnly, b.Show[i].Path) {
-			b.Show[i].Mode = policy.ReadOnly
+			b.Show[i].Mode = view.ReadOnly
 		}
 	}
 	switch {
@@ -187,20 +188,20 @@ func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
 	if b.CacheDirs, err = r.cacheDirs(b.Caches()); err != nil {
 		return err
 	}
-	r.env = policy.Environ(os.Environ(), policy.EnvOptions{
+	r.env = view.Environ(os.Environ(), view.EnvOptions{
 		Box: r.id, User: r.user.Name, Home: r.host.Home, Workspace: r.ws.Path, Shows: b.Show, Links: b.Links, Pass: r.EnvPass, Set: r.EnvSet,
 	})
 	return nil
 }
 
 // target decides whom the command runs as.
-func (r *run) target() (policy.User, error) {
-	invoking := policy.ID{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+func (r *run) target() (view.User, error) {
+	invoking := view.ID{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 	owner := invoking
 	if r.ws != nil {
-		owner = policy.ID{UID: r.ws.Stat.UID, GID: r.ws.Stat.GID}
+		owner = view.ID{UID: r.ws.Stat.UID, GID: r.ws.Stat.GID}
 	}
-	return policy.Target(owner, invoking, r.User)
+	return view.Target(owner, invoking, r.User)
 }
 
 // jail decides in which namespaces the box lives, and what it may not do. Whom

@@ -21,6 +21,7 @@ import (
 	"hutch/internal/policy"
 	"hutch/internal/promote"
 	"hutch/internal/supervise"
+	"hutch/internal/view"
 	"hutch/internal/workspace"
 )
 
@@ -34,8 +35,8 @@ type run struct {
 	dir    *dir
 	stamp  workspace.Stamp
 	branch *workspace.Branch
-	host   policy.Host
-	user   policy.User
+	host   view.Host
+	user   view.User
 	env    []string
 	result supervise.Result
 	stdout *supervise.Capture
@@ -64,7 +65,7 @@ type run struct {
 func Run(req Request) (*outcome.Outcome, error) {
 	out := &outcome.Outcome{
 		Schema: outcome.Schema, ExitCode: outcome.ExitHutch, Status: outcome.Error, PeakMemorySource: "none", Layer: "disk",
-		Missing: []string{}, Skipped: []changeset.Skipped{}, Held: []guard.Finding{}, Flagged: []guard.Finding{}, Conflicts: []promote.Conflict{}, Resolved: []promote.Resolution{}, Notes: []string{},
+		Missing: []string{}, Skipped: []changeset.Skipped{}, Held: []guard.Finding{}, Flagged: []guard.Finding{}, Conflicts: []promote.Conflict{}, Resolved: []promote.Resolution{}, Notes: []string{}, Denied: []outcome.Denial{}, Violations: []outcome.Violation{},
 		Diff: outcome.Diff{FilesCreated: []string{}, FilesModified: []string{}, FilesDeleted: []string{}},
 	}
 	r := &run{Request: req, out: out, layer: -1}

@@ -15,6 +15,7 @@ import (
 	"hutch/internal/jail/filter"
 	"hutch/internal/plan"
 	"hutch/internal/policy"
+	"hutch/internal/view"
 )
 
 // restarting is a caller whose wait for the mover is broken off by a signal
@@ -79,18 +80,18 @@ func TestMoveSurvivesBrokenWaits(t *testing.T) {
 	}
 	uid, gid := os.Geteuid(), os.Getegid()
 	box := &policy.Box{
-		User: policy.User{UID: uint32(uid), GID: uint32(gid)}, UIDMap: fmt.Sprintf("%d %d 1", uid, uid), GIDMap: fmt.Sprintf("%d %d 1", gid, gid),
+		User: view.User{UID: uint32(uid), GID: uint32(gid)}, UIDMap: fmt.Sprintf("%d %d 1", uid, uid), GIDMap: fmt.Sprintf("%d %d 1", gid, gid),
 		Workspace: workspace, Home: filepath.Join(base, "home"), Hostname: "hutch", Filter: filter.Default(), Notify: filter.Notify(),
 		Mount: policy.Mount{Lower: workspace, Upper: filepath.Join(base, "upper"), Work: filepath.Join(base, "work")},
 	}
 	for _, path := range []string{"/usr", "/etc"} {
-		box.Show = append(box.Show, policy.Show{Path: path, Mode: policy.ReadOnly})
+		box.Show = append(box.Show, view.Show{Path: path, Mode: view.ReadOnly})
 	}
 	for _, name := range []string{"bin", "lib", "lib64", "sbin"} {
 		if target, err := os.Readlink("/" + name); err == nil {
-			box.Links = append(box.Links, policy.Symlink{Path: "/" + name, Target: target})
+			box.Links = append(box.Links, view.Symlink{Path: "/" + name, Target: target})
 		} else if _, err := os.Stat("/" + name); err == nil {
-			box.Show = append(box.Show, policy.Show{Path: "/" + name, Mode: policy.ReadOnly})
+			box.Show = append(box.Show, view.Show{Path: "/" + name, Mode: view.ReadOnly})
 		}
 	}
 	view, err := box.View()

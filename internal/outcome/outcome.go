@@ -12,7 +12,7 @@ const Schema = "hutch.outcome/v1"
 // Status is how a run ended.
 type Status string
 
-// The statuses of DESIGN section 8.
+// The statuses.
 const (
 	Success        Status = "success"
 	Failed         Status = "failed"          // the command's own non-zero exit
@@ -20,6 +20,8 @@ const (
 	MemoryExceeded Status = "memory_exceeded" // the memory limit ended it
 	Killed         Status = "killed"          // a signal ended it
 	OutputExceeded Status = "output_exceeded" // the output limit ended it
+	DiskExceeded   Status = "disk_exceeded"   // the limit of bytes or inodes of the layer ended it
+	CPUExceeded    Status = "cpu_exceeded"    // the limit of processor time ended it
 	Denied         Status = "denied"          // refused by policy
 	Held           Status = "held"            // the handoff guard held the change
 	Conflict       Status = "conflict"        // the host changed the same paths
@@ -28,12 +30,12 @@ const (
 
 // The process exit codes that are not the command's own.
 const (
-	ExitTimeout       = 124
+	ExitTimeout       = 124 // timeout, cpu_exceeded
 	ExitHutch         = 125 // denied, held, conflict, hutch's own error
 	ExitNotExecutable = 126
 	ExitNotFound      = 127
 	ExitSignal        = 128 // plus the signal's number
-	ExitKilled        = 137 // memory_exceeded, output_exceeded
+	ExitKilled        = 137 // memory_exceeded, output_exceeded, disk_exceeded
 )
 
 // Diff is the changeset as users see it: sorted paths relative to the
@@ -44,6 +46,23 @@ type Diff struct {
 	FilesDeleted  []string `json:"files_deleted"`
 	ElapsedMicros int64    `json:"elapsed_micros"`
 	Digest        string   `json:"digest"`
+}
+
+// Denial is something that the policy refused before anything was started.
+type Denial struct {
+	What string `json:"what"` // a capability or a key of the policy: "tty", "paths.hide"
+	Why  string `json:"why"`  // with the source of the line that refuses it
+	Do   string `json:"do"`   // what to type to have it
+}
+
+// Violation is something that the kernel refused a box while it ran, so that
+// "my test failed" can be told from "the box refused".
+type Violation struct {
+	Kind    string `json:"kind"`              // "syscall" or "network"
+	What    string `json:"what"`              // "mount", "socket AF_ALG", "packets that had nowhere to go"
+	Errno   string `json:"errno,omitempty"`   // "EPERM"
+	Count   int64  `json:"count"`             // how often
+	Process string `json:"process,omitempty"` // the name of the first process that tried (its own choice: up to 15 bytes, printable)
 }
 
 // Outcome is what is known of one run.
@@ -88,6 +107,8 @@ type Outcome struct {
 	Resolved            []promote.Resolution `json:"resolved"` // conflicts that --on-conflict settled
 	Left                int                  `json:"left"`     // changes that were not promoted and stay in the box
 	Kept                bool                 `json:"kept"`     // the box is still there: hutch diff|commit|discard ID
+	Denied              []Denial             `json:"denied"`
+	Violations          []Violation          `json:"violations"`
 	Notes               []string             `json:"notes"`
 	Error               string               `json:"error,omitempty"`
 	Receipt             string               `json:"receipt"` // id of the receipt

@@ -1,16 +1,14 @@
 package policy
 
 import (
-	"encoding/binary"
 	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"hutch/internal/plan"
+	"hutch/internal/view"
 )
 
 // Mount says what lies at the workspace's path in the box.
@@ -34,14 +32,14 @@ type Box struct {
 	// directories; only in the initial user namespace.
 	Trusted bool
 
-	User           User
+	User           view.User
 	UIDMap, GIDMap string
 
 	Workspace string
 	Mount     Mount
 	Home      string
-	Show      []Show
-	Links     []Symlink
+	Show      []view.Show
+	Links     []view.Symlink
 	Masks     []string
 	// CacheDirs are directories on the host that hold "upper" and "work", as
 	// many as Caches asks for.
@@ -160,243 +158,7 @@ func (b *Box) system(p *plan.Plan) {
 	}
 }
 
-// mounts shows the host and the workspace, parents before what lies in them.
-func (b *Box) mounts(p *plan.Plan) error {
-	inHome := func(path string) bool { return within(path, b.Home) }
-	inWorkspace := func(path string) bool { return within(path, b.Workspace) }
-	caches := b.CacheDirs
-	overlay := func(lower, path string) error {
-		if len(caches) == 0 {
-			return fmt.Errorf("no layer for the caches in %s", lower)
-		}
-		dir := caches[0]
-		caches = caches[1:]
-		p.Add(plan.Overlay, attrData, 0, 0, lower, filepath.Join(dir, "upper"), filepath.Join(dir, "work"), path, b.overlayOptions())
-		return nil
-	}
-	home := b.homeCaches()
-	show := func(s Show) error {
-		switch {
-		case s.Mode != CopyOnWrite:
-			p.Add(plan.Bind, attrSystem, plan.BindOptional, 0, s.Path, s.Path)
-		case slices.Contains(home, s.Path):
-			p.Add(plan.Rebind, 0, 0, 0, strings.TrimPrefix(s.Path, b.Home+"/"), s.Path)
-		default:
-			return overlay(s.Path, s.Path)
-		}
-		return nil
-	}
-	// What lies in a private directory must wait until that is there.
-	private := func(path string) bool {
-		return inHome(path) || within(path, "/tmp") || within(path, "/run") || within(path, "/dev")
-	}
-	for _, link := range b.Links {
-		if !private(link.Path) {
-			p.Add(plan.Symlink, 0, 0, 0, link.Target, link.Path)
-		}
-	}
-	for _, s := range b.Show {
-		if !private(s.Path) && !inWorkspace(s.Path) {
-			if err := show(s); err != nil {
-				return err
-			}
-		}
-	}
-
-	if !inWorkspace(b.Home) && !within("/tmp", b.Home) {
-		p.Add(plan.Rebind, 0o755, owner(b.User), 0, "home", b.Home)
-	}
-	if b.Network {
-		// Where a resolver writes its file under /run, names need it.
-		if path, err := filepath.EvalSymlinks("/etc/resolv.conf"); err == nil && !within(path, "/etc") {
-			p.Add(plan.Bind, attrSystem|unix.MOUNT_ATTR_NOEXEC, plan.BindOptional, 0, path, path)
-		}
-	}
-
-	for _, link := range b.Links {
-		if private(link.Path) && !inWorkspace(link.Path) {
-			b.ownDirs(p, link.Path)
-			p.Add(plan.Symlink, 0, 0, 0, link.Target, link.Path)
-		}
-	}
-	if len(home) > 0 {
-		if err := overlay(b.Home, ""); err != nil {
-			return err
-		}
-	}
-	for _, s := range b.Show {
-		if private(s.Path) && !inWorkspace(s.Path) {
-			b.ownDirs(p, s.Path)
-			if err := show(s); err != nil {
-				return err
-			}
-		}
-	}
-
-	if inHome(b.Workspace) {
-		b.ownDirs(p, b.Workspace)
-	}
-	switch {
-	case b.Mount.Tree != "":
-		p.Add(plan.Bind, attrData, 0, 0, b.Mount.Tree, b.Workspace)
-	default:
-		if b.Mount.Upper == "" {
-			options := fmt.Sprintf("mode=0700,size=%d", b.Mount.RAMSize)
-			p.Add(plan.RAMLayer, uint64(b.Mount.Mode), owner(b.User), plan.TagLayer, options)
-		}
-		p.Add(plan.Overlay, attrData, 0, 0, b.Mount.Lower, b.Mount.Upper, b.Mount.Work, b.Workspace, b.overlayOptions())
-	}
-	// A transaction's directory travels with the workspace; what is in it
-	// decides what a recovery writes.
-	p.Add(plan.Mask, 0, 0, 0, filepath.Join(b.Workspace, ".hutch"))
-	for _, path := range b.Masks {
-		p.Add(plan.Mask, 0, 0, 0, path)
-	}
-	if b.Privileged && b.User.UID == 0 {
-		// Most of /proc is owned by uid 0 of the host, and the kernel keeps a
-		// mode that its owner gives it, for every mount of it.
-		p.Add(plan.ReadOnly, 0, 0, 0, "/proc")
-	}
-	return nil
-}
-
-// homeCaches lists the caches that share one overlay over the whole home, of
-// which only they are shown: an overlay costs a dozen directories made and
-// removed, a bind mount next to nothing.
-func (b *Box) homeCaches() []string {
-	var paths []string
-	for _, s := range b.Show {
-		if s.Mode == CopyOnWrite && within(s.Path, b.Home) && !within(s.Path, b.Workspace) && !b.ApartCaches {
-			paths = append(paths, s.Path)
-		}
-	}
-	return paths
-}
-
-// Caches returns how many CacheDirs the box needs.
-func (b *Box) Caches() int {
-	shared := len(b.homeCaches())
-	apart := -shared
-	for _, s := range b.Show {
-		if s.Mode == CopyOnWrite && !within(s.Path, b.Workspace) {
-			apart++
-		}
-	}
-	return apart + min(shared, 1)
-}
-
-// ownDirs makes the directories between HOME and path the user's own; mount
-// points made on the way would be root's.
-func (b *Box) ownDirs(p *plan.Plan, path string) {
-	if !b.Privileged {
-		return
-	}
-	rest, ok := strings.CutPrefix(filepath.Dir(path), b.Home+"/")
-	if !ok {
-		return
-	}
-	dir := b.Home
-	for part := range strings.SplitSeq(rest, "/") {
-		dir += "/" + part
-		p.Add(plan.Dir, 0o755, owner(b.User), 1, dir)
-	}
-}
-
-// overlayOptions: volatile, since the last unmount would otherwise sync the
-// layer's whole file system (79 ms with 200 MB dirty); promotion syncs what it
-// takes. metacopy would leave content behind in the workspace, and an index
-// keeps a layer from being mounted again.
-func (b *Box) overlayOptions() string {
-	if b.Trusted {
-		return "redirect_dir=on,metacopy=off,index=off,volatile"
-	}
-	return "userxattr,index=off,volatile"
-}
-
-// rights gives up everything, in the order that the kernel demands.
-func (b *Box) rights(p *plan.Plan) {
-	if b.NoFile > 0 {
-		p.Add(plan.Rlimit, unix.RLIMIT_NOFILE, b.NoFile, b.NoFile)
-	}
-	p.Add(plan.Rlimit, unix.RLIMIT_CORE, 0, 0)
-	if b.Privileged {
-		p.Add(plan.UserNS, 0, 0, 0)
-	}
-	p.Add(plan.MaxUserNS, 0, 0, 0)
-	p.Add(plan.BoundCaps, 0, 0, 0)
-	if b.Privileged {
-		var groups []byte
-		for _, gid := range b.User.Groups {
-			groups = binary.LittleEndian.AppendUint32(groups, gid)
-		}
-		p.AddRaw(plan.IDs, uint64(b.User.UID), uint64(b.User.GID), 1<<16|uint64(len(b.User.Groups)), groups)
-	}
-	if b.Processes > 0 {
-		p.Add(plan.Rlimit, unix.RLIMIT_NPROC, b.Processes, b.Processes)
-	}
-	p.Add(plan.DropCaps, 0, 0, 0)
-	b.landlock(p)
-	p.AddRaw(plan.Seccomp, uint64(len(b.Filter)), 0, 0, b.Filter)
-	if b.Mount.Tree == "" && !b.Trusted {
-		// The workspace is an overlay that cannot rename directories.
-		p.AddRaw(plan.Mover, uint64(len(b.Notify)), 0, 0, b.Notify)
-	}
-	p.Add(plan.Assert, plan.AssertNoUserNS|plan.AssertReadOnlyRoot|plan.AssertNoCaps, 0, 0)
-	p.Add(plan.Serve, plan.ServeOneShot, 0, 0)
-}
-
-// Landlock's file rights (landlock(7)) by the ABI that brought them.
-const (
-	landlockRead  = 1<<0 | 1<<2 | 1<<3 // execute, read file, read directory
-	landlockWrite = 1 << 1
-	landlockV1    = 1<<13 - 1
-	landlockNodes = 1<<6 | 1<<11 // character and block devices
-	landlockRefer = 1 << 13      // v2
-	landlockTrunc = 1 << 14      // v3
-	landlockIoctl = 1 << 15      // v5
-
-	landlockScopes = 1<<0 | 1<<1 // v6: abstract sockets, signals
-)
-
-// landlock is the second wall: the same view again, for the case that a mount
-// is not what it should be.
-func (b *Box) landlock(p *plan.Plan) {
-	abi := b.LandlockABI
-	if abi < 1 {
-		return
-	}
-	handled, scopes := uint64(landlockV1), uint64(0)
-	if abi >= 2 {
-		handled |= landlockRefer
-	}
-	if abi >= 3 {
-		handled |= landlockTrunc
-	}
-	if abi >= 5 {
-		handled |= landlockIoctl
-	}
-	if abi >= 6 {
-		scopes = landlockScopes
-	}
-	p.Add(plan.Landlock, handled, 0, scopes)
-	p.Add(plan.LandlockPath, landlockRead, 0, 0, "/")
-	device := handled & (landlockRead | landlockWrite | landlockTrunc | landlockIoctl)
-	p.Add(plan.LandlockPath, device, 0, 0, "/dev")
-	p.Add(plan.LandlockPath, handled&(landlockRead|landlockWrite|landlockTrunc), 1, 0, "/proc")
-	write := handled &^ landlockNodes
-	writable := []string{b.Workspace, b.Home, "/tmp", "/dev/shm"}
-	for _, s := range b.Show {
-		if s.Mode == CopyOnWrite && !within(s.Path, b.Home) {
-			writable = append(writable, s.Path)
-		}
-	}
-	for _, path := range slices.Compact(writable) {
-		p.Add(plan.LandlockPath, write, 0, 0, path)
-	}
-	p.Add(plan.LandlockApply, 0, 0, 0)
-}
-
-func owner(u User) uint64 { return uint64(u.UID)<<32 | uint64(u.GID) }
+func owner(u view.User) uint64 { return uint64(u.UID)<<32 | uint64(u.GID) }
 
 // within reports whether path is dir or lies in it; both are clean.
 func within(path, dir string) bool {

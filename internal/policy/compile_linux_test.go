@@ -7,18 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hutch/internal/plan"
+	"hutch/internal/view"
 )
 
 func testBox() *Box {
 	return &Box{
-		User: User{UID: 1000, GID: 1000}, UIDMap: "1000 1000 1", GIDMap: "1000 1000 1",
+		User: view.User{UID: 1000, GID: 1000}, UIDMap: "1000 1000 1", GIDMap: "1000 1000 1",
 		Workspace: "/home/u/project", Home: "/home/u", Hostname: "hutch", LandlockABI: 6, Filter: make([]byte, 16),
 		Mount: Mount{Lower: "/home/u/project", Upper: "/state/upper", Work: "/state/work"},
-		Show: []Show{
-			{"/etc", ReadOnly}, {"/home/u/.cache/go-build", CopyOnWrite}, {"/home/u/.pyenv", ReadOnly}, {"/home/u/go/pkg/mod", CopyOnWrite},
-			{"/tmp/tools", ReadOnly}, {"/usr", ReadOnly},
+		Show: []view.Show{
+			{Path: "/etc", Mode: view.ReadOnly}, {Path: "/home/u/.cache/go-build", Mode: view.CopyOnWrite}, {Path: "/home/u/.pyenv", Mode: view.ReadOnly}, {Path: "/home/u/go/pkg/mod", Mode: view.CopyOnWrite},
+			{Path: "/tmp/tools", Mode: view.ReadOnly}, {Path: "/usr", Mode: view.ReadOnly},
 		},
-		Links:     []Symlink{{"/bin", "usr/bin"}, {"/home/u/link", "project"}},
+		Links:     []view.Symlink{{Path: "/bin", Target: "usr/bin"}, {Path: "/home/u/link", Target: "project"}},
 		Masks:     []string{"/etc/shadow"},
 		CacheDirs: []string{"/state/cache0"},
 	}
@@ -123,7 +124,7 @@ func TestNetworkIsAbsentUnlessAsked(t *testing.T) {
 
 func TestHomeInsideTheWorkspaceIsTheWorkspaces(t *testing.T) {
 	b := testBox()
-	b.Workspace, b.Home, b.Show, b.Links = "/home/u", "/home/u", []Show{{"/usr", ReadOnly}}, nil
+	b.Workspace, b.Home, b.Show, b.Links = "/home/u", "/home/u", []view.Show{{Path: "/usr", Mode: view.ReadOnly}}, nil
 	b.Mount.Lower, b.CacheDirs = "/home/u", nil
 	for _, op := range compiled(t, b) {
 		if op.Code == plan.Rebind && op.Strings[1] == "/home/u" {

@@ -111,10 +111,11 @@ var allowed = map[string][]string{
 	"merge":     {"fsat", "changeset", "gitdb", "globs"},
 	"guard":     {"fsat", "changeset", "globs", "gitdb"},
 	"outcome":   {"changeset", "promote", "guard"},
-	"policy":    {"plan", "fsat"},
+	"view":      {"fsat"},
+	"policy":    {"plan", "view", "fsat"},
 	"jail":      {"plan", "fsat"},
 	"supervise": {"jail", "plan", "outcome", "fsat"},
-	"box":       {"policy", "plan", "workspace", "jail", "supervise", "changeset", "globs", "gitdb", "guard", "merge", "promote", "receipt", "outcome", "fsat"},
+	"box":       {"policy", "view", "plan", "workspace", "jail", "supervise", "changeset", "globs", "gitdb", "guard", "merge", "promote", "receipt", "outcome", "fsat"},
 }
 
 // roomOf returns the top room of an import path: what lies below a room is

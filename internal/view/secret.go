@@ -1,4 +1,4 @@
-package policy
+package view
 
 import (
 	"path/filepath"

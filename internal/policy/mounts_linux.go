@@ -1,0 +1,166 @@
+package policy
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"hutch/internal/plan"
+	"hutch/internal/view"
+)
+
+// mounts shows the host and the workspace, parents before what lies in them.
+func (b *Box) mounts(p *plan.Plan) error {
+	inHome := func(path string) bool { return within(path, b.Home) }
+	inWorkspace := func(path string) bool { return within(path, b.Workspace) }
+	caches := b.CacheDirs
+	overlay := func(lower, path string) error {
+		if len(caches) == 0 {
+			return fmt.Errorf("no layer for the caches in %s", lower)
+		}
+		dir := caches[0]
+		caches = caches[1:]
+		p.Add(plan.Overlay, attrData, 0, 0, lower, filepath.Join(dir, "upper"), filepath.Join(dir, "work"), path, b.overlayOptions())
+		return nil
+	}
+	home := b.homeCaches()
+	show := func(s view.Show) error {
+		switch {
+		case s.Mode != view.CopyOnWrite:
+			p.Add(plan.Bind, attrSystem, plan.BindOptional, 0, s.Path, s.Path)
+		case slices.Contains(home, s.Path):
+			p.Add(plan.Rebind, 0, 0, 0, strings.TrimPrefix(s.Path, b.Home+"/"), s.Path)
+		default:
+			return overlay(s.Path, s.Path)
+		}
+		return nil
+	}
+	// What lies in a private directory must wait until that is there.
+	private := func(path string) bool {
+		return inHome(path) || within(path, "/tmp") || within(path, "/run") || within(path, "/dev")
+	}
+	for _, link := range b.Links {
+		if !private(link.Path) {
+			p.Add(plan.Symlink, 0, 0, 0, link.Target, link.Path)
+		}
+	}
+	for _, s := range b.Show {
+		if !private(s.Path) && !inWorkspace(s.Path) {
+			if err := show(s); err != nil {
+				return err
+			}
+		}
+	}
+
+	if !inWorkspace(b.Home) && !within("/tmp", b.Home) {
+		p.Add(plan.Rebind, 0o755, owner(b.User), 0, "home", b.Home)
+	}
+	if b.Network {
+		// Where a resolver writes its file under /run, names need it.
+		if path, err := filepath.EvalSymlinks("/etc/resolv.conf"); err == nil && !within(path, "/etc") {
+			p.Add(plan.Bind, attrSystem|unix.MOUNT_ATTR_NOEXEC, plan.BindOptional, 0, path, path)
+		}
+	}
+
+	for _, link := range b.Links {
+		if private(link.Path) && !inWorkspace(link.Path) {
+			b.ownDirs(p, link.Path)
+			p.Add(plan.Symlink, 0, 0, 0, link.Target, link.Path)
+		}
+	}
+	if len(home) > 0 {
+		if err := overlay(b.Home, ""); err != nil {
+			return err
+		}
+	}
+	for _, s := range b.Show {
+		if private(s.Path) && !inWorkspace(s.Path) {
+			b.ownDirs(p, s.Path)
+			if err := show(s); err != nil {
+				return err
+			}
+		}
+	}
+
+	if inHome(b.Workspace) {
+		b.ownDirs(p, b.Workspace)
+	}
+	switch {
+	case b.Mount.Tree != "":
+		p.Add(plan.Bind, attrData, 0, 0, b.Mount.Tree, b.Workspace)
+	default:
+		if b.Mount.Upper == "" {
+			options := fmt.Sprintf("mode=0700,size=%d", b.Mount.RAMSize)
+			p.Add(plan.RAMLayer, uint64(b.Mount.Mode), owner(b.User), plan.TagLayer, options)
+		}
+		p.Add(plan.Overlay, attrData, 0, 0, b.Mount.Lower, b.Mount.Upper, b.Mount.Work, b.Workspace, b.overlayOptions())
+	}
+	// A transaction's directory travels with the workspace; what is in it
+	// decides what a recovery writes.
+	p.Add(plan.Mask, 0, 0, 0, filepath.Join(b.Workspace, ".hutch"))
+	for _, path := range b.Masks {
+		p.Add(plan.Mask, 0, 0, 0, path)
+	}
+	if b.Privileged && b.User.UID == 0 {
+		// Most of /proc is owned by uid 0 of the host, and the kernel keeps a
+		// mode that its owner gives it, for every mount of it.
+		p.Add(plan.ReadOnly, 0, 0, 0, "/proc")
+	}
+	return nil
+}
+
+// homeCaches lists the caches that share one overlay over the whole home, of
+// which only they are shown: an overlay costs a dozen directories made and
+// removed, a bind mount next to nothing.
+func (b *Box) homeCaches() []string {
+	var paths []string
+	for _, s := range b.Show {
+		if s.Mode == view.CopyOnWrite && within(s.Path, b.Home) && !within(s.Path, b.Workspace) && !b.ApartCaches {
+			paths = append(paths, s.Path)
+		}
+	}
+	return paths
+}
+
+// Caches returns how many CacheDirs the box needs.
+func (b *Box) Caches() int {
+	shared := len(b.homeCaches())
+	apart := -shared
+	for _, s := range b.Show {
+		if s.Mode == view.CopyOnWrite && !within(s.Path, b.Workspace) {
+			apart++
+		}
+	}
+	return apart + min(shared, 1)
+}
+
+// ownDirs makes the directories between HOME and path the user's own; mount
+// points made on the way would be root's.
+func (b *Box) ownDirs(p *plan.Plan, path string) {
+	if !b.Privileged {
+		return
+	}
+	rest, ok := strings.CutPrefix(filepath.Dir(path), b.Home+"/")
+	if !ok {
+		return
+	}
+	dir := b.Home
+	for part := range strings.SplitSeq(rest, "/") {
+		dir += "/" + part
+		p.Add(plan.Dir, 0o755, owner(b.User), 1, dir)
+	}
+}
+
+// overlayOptions: volatile, since the last unmount would otherwise sync the
+// layer's whole file system (79 ms with 200 MB dirty); promotion syncs what it
+// takes. metacopy would leave content behind in the workspace, and an index
+// keeps a layer from being mounted again.
+func (b *Box) overlayOptions() string {
+	if b.Trusted {
+		return "redirect_dir=on,metacopy=off,index=off,volatile"
+	}
+	return "userxattr,index=off,volatile"
+}

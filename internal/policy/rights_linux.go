@@ -1,0 +1,94 @@
+package policy
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"hutch/internal/plan"
+	"hutch/internal/view"
+)
+
+// rights gives up everything, in the order that the kernel demands.
+func (b *Box) rights(p *plan.Plan) {
+	if b.NoFile > 0 {
+		p.Add(plan.Rlimit, unix.RLIMIT_NOFILE, b.NoFile, b.NoFile)
+	}
+	p.Add(plan.Rlimit, unix.RLIMIT_CORE, 0, 0)
+	if b.Privileged {
+		p.Add(plan.UserNS, 0, 0, 0)
+	}
+	p.Add(plan.MaxUserNS, 0, 0, 0)
+	p.Add(plan.BoundCaps, 0, 0, 0)
+	if b.Privileged {
+		var groups []byte
+		for _, gid := range b.User.Groups {
+			groups = binary.LittleEndian.AppendUint32(groups, gid)
+		}
+		p.AddRaw(plan.IDs, uint64(b.User.UID), uint64(b.User.GID), 1<<16|uint64(len(b.User.Groups)), groups)
+	}
+	if b.Processes > 0 {
+		p.Add(plan.Rlimit, unix.RLIMIT_NPROC, b.Processes, b.Processes)
+	}
+	p.Add(plan.DropCaps, 0, 0, 0)
+	b.landlock(p)
+	p.AddRaw(plan.Seccomp, uint64(len(b.Filter)), 0, 0, b.Filter)
+	if b.Mount.Tree == "" && !b.Trusted {
+		// The workspace is an overlay that cannot rename directories.
+		p.AddRaw(plan.Mover, uint64(len(b.Notify)), 0, 0, b.Notify)
+	}
+	p.Add(plan.Assert, plan.AssertNoUserNS|plan.AssertReadOnlyRoot|plan.AssertNoCaps, 0, 0)
+	p.Add(plan.Serve, plan.ServeOneShot, 0, 0)
+}
+
+// Landlock's file rights (landlock(7)) by the ABI that brought them.
+const (
+	landlockRead  = 1<<0 | 1<<2 | 1<<3 // execute, read file, read directory
+	landlockWrite = 1 << 1
+	landlockV1    = 1<<13 - 1
+	landlockNodes = 1<<6 | 1<<11 // character and block devices
+	landlockRefer = 1 << 13      // v2
+	landlockTrunc = 1 << 14      // v3
+	landlockIoctl = 1 << 15      // v5
+
+	landlockScopes = 1<<0 | 1<<1 // v6: abstract sockets, signals
+)
+
+// landlock is the second wall: the same view again, for the case that a mount
+// is not what it should be.
+func (b *Box) landlock(p *plan.Plan) {
+	abi := b.LandlockABI
+	if abi < 1 {
+		return
+	}
+	handled, scopes := uint64(landlockV1), uint64(0)
+	if abi >= 2 {
+		handled |= landlockRefer
+	}
+	if abi >= 3 {
+		handled |= landlockTrunc
+	}
+	if abi >= 5 {
+		handled |= landlockIoctl
+	}
+	if abi >= 6 {
+		scopes = landlockScopes
+	}
+	p.Add(plan.Landlock, handled, 0, scopes)
+	p.Add(plan.LandlockPath, landlockRead, 0, 0, "/")
+	device := handled & (landlockRead | landlockWrite | landlockTrunc | landlockIoctl)
+	p.Add(plan.LandlockPath, device, 0, 0, "/dev")
+	p.Add(plan.LandlockPath, handled&(landlockRead|landlockWrite|landlockTrunc), 1, 0, "/proc")
+	write := handled &^ landlockNodes
+	writable := []string{b.Workspace, b.Home, "/tmp", "/dev/shm"}
+	for _, s := range b.Show {
+		if s.Mode == view.CopyOnWrite && !within(s.Path, b.Home) {
+			writable = append(writable, s.Path)
+		}
+	}
+	for _, path := range slices.Compact(writable) {
+		p.Add(plan.LandlockPath, write, 0, 0, path)
+	}
+	p.Add(plan.LandlockApply, 0, 0, 0)
+}

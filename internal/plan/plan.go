@@ -48,12 +48,16 @@ const (
 	BoundCaps                     // empty bounding set, locked securebits; before IDs
 	Rebind                        // bind a part of the hidden mount; A: mode to make it with, or 0, B: uid<<32|gid; strings: part, path
 	Mover                         // A: bytes, B: MoverRestarts; raw: struct sock_filter[], the filter whose calls the mover answers
+	OOMScore                      // A: what is added to the badness of the box for the kernel's OOM killer, unless it has more
+	Personality                   // A: persona, as of personality(2); before Seccomp
+	Umask                         // A: umask of the commands; without it the caller's
 )
 
 var codeNames = [...]string{"", "join cgroup", "unshare", "map ids", "fork", "user namespace", "new root", "make directory", "make file",
 	"make symlink", "bind", "mount tmpfs", "mount overlay", "mount proc", "mount sysfs", "mount devpts", "mount mqueue", "mask", "make read-only",
 	"pivot", "hostname", "loopback", "rlimit", "send descriptor", "set ids", "max_user_namespaces", "drop capabilities", "landlock",
-	"landlock path", "landlock apply", "seccomp", "assert", "serve", "RAM layer", "bound capabilities", "rebind", "mover"}
+	"landlock path", "landlock apply", "seccomp", "assert", "serve", "RAM layer", "bound capabilities", "rebind", "mover", "OOM score", "personality",
+	"umask"}
 
 // String names the step in messages.
 func (c Code) String() string {

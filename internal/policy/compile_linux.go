@@ -48,6 +48,7 @@ type Box struct {
 	// whole home is refused (a mount lies in it).
 	ApartCaches bool
 
+	Policy      InForce // what of it is the plan's
 	Network     bool
 	Hostname    string
 	CgroupFDs   []uint64 // descriptors of cgroup.procs files in boxinit
@@ -80,6 +81,10 @@ var (
 
 var devices = []string{"full", "null", "random", "tty", "urandom", "zero"}
 
+// oomScore makes the kernel, when the host runs out of memory, end what is in a
+// box before what is not. Where root made the box, nothing in it can lower it.
+const oomScore = 500
+
 // Base is the beginning of a plan: what every box has, whatever it sees, so that
 // the kernel is busy with it while View and the branch are still being prepared.
 func (b *Box) Base() *plan.Plan {
@@ -87,6 +92,7 @@ func (b *Box) Base() *plan.Plan {
 	for _, fd := range b.CgroupFDs {
 		p.Add(plan.Cgroup, fd, 0, 0)
 	}
+	p.Add(plan.OOMScore, oomScore, 0, 0)
 	b.namespaces(p)
 	p.Add(plan.Hostname, 0, 0, 0, b.Hostname)
 	if !b.Network {

@@ -163,3 +163,17 @@ func TestTheMoverIsOnlyWhereTheOverlayCannotRename(t *testing.T) {
 		}
 	}
 }
+
+func TestDeterminismIsSetBeforeTheFilter(t *testing.T) {
+	for _, deterministic := range []bool{false, true} {
+		b := testBox()
+		b.Policy.Deterministic = deterministic
+		ops := compiled(t, b)
+		for _, code := range []plan.Code{plan.Personality, plan.Umask} {
+			at := slices.IndexFunc(ops, func(op plan.Op) bool { return op.Code == code })
+			if at >= 0 != deterministic || at > find(t, ops, plan.Seccomp, "") {
+				t.Errorf("deterministic %v: step %q stands at %d", deterministic, code, at)
+			}
+		}
+	}
+}

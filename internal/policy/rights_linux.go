@@ -31,6 +31,11 @@ func (b *Box) rights(p *plan.Plan) {
 	if b.Processes > 0 {
 		p.Add(plan.Rlimit, unix.RLIMIT_NPROC, b.Processes, b.Processes)
 	}
+	if b.Policy.Deterministic {
+		const noRandomize = 0x0040000 // ADDR_NO_RANDOMIZE in linux/personality.h
+		p.Add(plan.Personality, noRandomize, 0, 0)
+		p.Add(plan.Umask, 0o022, 0, 0)
+	}
 	p.Add(plan.DropCaps, 0, 0, 0)
 	b.landlock(p)
 	p.AddRaw(plan.Seccomp, uint64(len(b.Filter)), 0, 0, b.Filter)

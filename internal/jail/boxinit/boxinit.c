@@ -34,6 +34,7 @@ enum op_code {
 	OP_OVERLAY, OP_PROC, OP_SYSFS, OP_DEVPTS, OP_MQUEUE, OP_MASK, OP_READONLY, OP_PIVOT, OP_HOSTNAME, OP_LOOPBACK,
 	OP_RLIMIT, OP_SENDFD, OP_IDS, OP_MAXUSERNS, OP_DROPCAPS, OP_LANDLOCK, OP_LANDLOCK_PATH, OP_LANDLOCK_APPLY,
 	OP_SECCOMP, OP_ASSERT, OP_SERVE, OP_RAMLAYER, OP_BOUNDCAPS, OP_REBIND, OP_MOVER,
+	OP_OOM_SCORE, OP_PERSONALITY, OP_UMASK,
 };
 
 enum { BIND_OPTIONAL = 1, FORK_MAPS = 1, ASSERT_NO_USERNS = 1, ASSERT_READONLY_ROOT = 2, ASSERT_NO_CAPS = 4, SERVE_ONESHOT = 1, MOVER_RESTARTS = 1 };
@@ -137,11 +138,19 @@ static int root_fd = -1, proc_sys_fd = -1, map_pipe = -1, hidden_fd = -1;
 
 static int empty_made;
 
-static void write_file(int dirfd, const char *path, const char *text, const char *what)
+// Writes a file of /proc, and of no other file system: what is mounted there by
+// somebody else would take our word for something else (CVE-2025-52881).
+static long write_proc(int dirfd, const char *path, const char *text)
 {
-	int fd = (int)must(sys(openat, dirfd, path, O_WRONLY_ | O_CLOEXEC_, 0), what);
-	must(sys(write, fd, text, length(text)), what);
+	u64 fs[32]; // struct statfs, whose first word is the type
+	long fd = sys(openat, dirfd, path, O_WRONLY_ | O_CLOEXEC_, 0);
+	if (fd < 0)
+		return fd;
+	long ret = sys(fstatfs, fd, fs);
+	if (ret >= 0)
+		ret = fs[0] == PROC_SUPER_MAGIC_ ? sys(write, fd, text, length(text)) : -EXDEV;
 	sys(close, fd);
+	return ret;
 }
 
 static const char *relative(const char *path)
@@ -504,9 +513,9 @@ static void do_pivot(void)
 static void map_ids(int proc, const char *uid_map, const char *gid_map, int deny_setgroups)
 {
 	if (deny_setgroups)
-		write_file(proc, "setgroups", "deny", "setgroups");
-	write_file(proc, "uid_map", uid_map, "uid_map");
-	write_file(proc, "gid_map", gid_map, "gid_map");
+		must(write_proc(proc, "setgroups", "deny"), "setgroups");
+	must(write_proc(proc, "uid_map", uid_map), "uid_map");
+	must(write_proc(proc, "gid_map", gid_map), "gid_map");
 }
 
 // Makes PID 1 of the box: a child of our parent, so that the supervisor waits
@@ -568,7 +577,7 @@ static void do_maxuserns(void)
 {
 	if (proc_sys_fd < 0)
 		return; // no /proc: the filter alone refuses it, and OP_ASSERT proves that
-	write_file(proc_sys_fd, "max_user_namespaces", "0", "user.max_user_namespaces");
+	must(write_proc(proc_sys_fd, "max_user_namespaces", "0"), "user.max_user_namespaces");
 	sys(close, proc_sys_fd);
 	proc_sys_fd = -1;
 	if (sys(unshare, CLONE_NEWUSER) != -ENOSPC)
@@ -1127,6 +1136,22 @@ static void execute(const struct op *o)
 		memcpy(notifying.code, o->data, o->a);
 		notifying.program = (struct sock_fprog){(unsigned short)(o->a / sizeof(struct sock_filter)), notifying.code};
 		notifying.restarts = o->b & MOVER_RESTARTS;
+		return;
+	case OP_OOM_SCORE: {
+		// While it is the host's /proc, and we may still have the right to
+		// make it stick: no process of the box can then lower its own.
+		char score[24];
+		append_number(score, o->a);
+		long ret = write_proc(AT_FDCWD_, "/proc/self/oom_score_adj", score);
+		if (ret != -EACCES && ret != -ENOENT) // it has more already; no /proc
+			must(ret, "oom_score_adj");
+		return;
+	}
+	case OP_PERSONALITY:
+		must(sys(personality, o->a), "personality");
+		return;
+	case OP_UMASK:
+		caller_umask = (long)o->a;
 		return;
 	case OP_ASSERT:
 		do_assert(o->a);

@@ -19,11 +19,11 @@ const (
 	UserNS                        // leave the user namespace last, mapped by the parent of Fork
 	Root                          // new root; strings: tmpfs options
 	Dir                           // A: mode, B: uid<<32|gid, C: 1 to set that owner; strings: path
-	File                          // A: mode; strings: path, content
+	File                          // A: mode, B and C as in Dir; one that exists stays; strings: path, content
 	Symlink                       // strings: target, path
 	Bind                          // A: MOUNT_ATTR_*, B: BindOptional; strings: source on the host, path
 	Tmpfs                         // A: MOUNT_ATTR_*; strings: path, or "" for the hidden mount, options
-	Overlay                       // A: MOUNT_ATTR_*; strings: lower, upper, work, path as in Tmpfs, options; upper and work "": the RAM layer
+	Overlay                       // A: MOUNT_ATTR_*, B: OverlayHidden; strings: lower, upper, work, path as in Tmpfs, options; upper and work "": the RAM layer
 	Proc                          // A: MOUNT_ATTR_*, B: 1 if it may be missing; strings: path
 	Sysfs                         // as Proc
 	Devpts                        // as Proc
@@ -51,13 +51,15 @@ const (
 	OOMScore                      // A: what is added to the badness of the box for the kernel's OOM killer, unless it has more
 	Personality                   // A: persona, as of personality(2); before Seccomp
 	Umask                         // A: umask of the commands; without it the caller's
+	LayerDir                      // make a directory in a layer of the hidden mount; A: mode, B: uid<<32|gid, C: Layer*; strings: path there
+	Whiteout                      // make a path of such a layer absent; C: LayerRAM or 0; strings: path there
 )
 
 var codeNames = [...]string{"", "join cgroup", "unshare", "map ids", "fork", "user namespace", "new root", "make directory", "make file",
 	"make symlink", "bind", "mount tmpfs", "mount overlay", "mount proc", "mount sysfs", "mount devpts", "mount mqueue", "mask", "make read-only",
 	"pivot", "hostname", "loopback", "rlimit", "send descriptor", "set ids", "max_user_namespaces", "drop capabilities", "landlock",
 	"landlock path", "landlock apply", "seccomp", "assert", "serve", "RAM layer", "bound capabilities", "rebind", "mover", "OOM score", "personality",
-	"umask"}
+	"umask", "layer directory", "whiteout"}
 
 // String names the step in messages.
 func (c Code) String() string {
@@ -75,6 +77,10 @@ const (
 	AssertReadOnlyRoot = 2
 	AssertNoCaps       = 4
 	ServeOneShot       = 1
+	OverlayHidden      = 1 // upper and work are paths in the hidden mount
+	LayerRAM           = 1 // in the RAM layer, not the hidden mount
+	LayerOpaque        = 2 // nothing of what lies below is seen in it
+	LayerTrusted       = 4 // it is marked so by a trusted attribute
 	MoverRestarts      = 1 // signals break off a wait for the mover, as they do before Linux 5.19
 )
 

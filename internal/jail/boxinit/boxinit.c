@@ -35,9 +35,11 @@ enum op_code {
 	OP_RLIMIT, OP_SENDFD, OP_IDS, OP_MAXUSERNS, OP_DROPCAPS, OP_LANDLOCK, OP_LANDLOCK_PATH, OP_LANDLOCK_APPLY,
 	OP_SECCOMP, OP_ASSERT, OP_SERVE, OP_RAMLAYER, OP_BOUNDCAPS, OP_REBIND, OP_MOVER,
 	OP_OOM_SCORE, OP_PERSONALITY, OP_UMASK,
+	OP_LAYER_DIR, OP_WHITEOUT,
 };
 
-enum { BIND_OPTIONAL = 1, FORK_MAPS = 1, ASSERT_NO_USERNS = 1, ASSERT_READONLY_ROOT = 2, ASSERT_NO_CAPS = 4, SERVE_ONESHOT = 1, MOVER_RESTARTS = 1 };
+enum { BIND_OPTIONAL = 1, FORK_MAPS = 1, ASSERT_NO_USERNS = 1, ASSERT_READONLY_ROOT = 2, ASSERT_NO_CAPS = 4, SERVE_ONESHOT = 1, MOVER_RESTARTS = 1,
+	OVERLAY_HIDDEN = 1, LAYER_RAM = 1, LAYER_OPAQUE = 2, LAYER_TRUSTED = 4 };
 
 struct message_head {
 	u32 kind, size;
@@ -222,15 +224,20 @@ static long make_file_at(int parent, const char *name, u32 mode)
 	return sys(openat, parent, name, O_WRONLY_ | O_CREAT_ | O_EXCL_ | O_NOFOLLOW_ | O_CLOEXEC_, mode);
 }
 
-static void make_file(const char *path, u32 mode, const char *content)
+static void make_file(const char *path, u32 mode, const char *content, const u64 *owner)
 {
 	const char *name;
 	int parent = make_parent(path, &name);
 	long fd = make_file_at(parent, name, mode);
 	if (fd != -EEXIST) {
 		must(fd, path);
-		if (*content)
-			must(sys(write, fd, content, length(content)), path);
+		for (size_t left = length(content); left;) {
+			size_t n = (size_t)must(sys(write, fd, content, left), path);
+			content += n;
+			left -= n;
+		}
+		if (owner)
+			must(sys(fchown, fd, *owner >> 32, *owner & 0xffffffff), path);
 		sys(close, fd);
 	}
 	close_unless_root(parent);
@@ -389,7 +396,7 @@ static void fd_path(char *to, int fd)
 
 // Layers are given as descriptors: a path with ':' or ',' needs no escaping so,
 // and the box's mount table does not show the host's paths.
-static void do_overlay(const char *lower, const char *upper, const char *work, const char *to, const char *options, u64 attr)
+static void do_overlay(const char *lower, const char *upper, const char *work, const char *to, const char *options, u64 attr, u64 flags)
 {
 	char lower_path[32], upper_path[32], work_path[32];
 	int fds[3];
@@ -399,7 +406,7 @@ static void do_overlay(const char *lower, const char *upper, const char *work, c
 		if (i > 0 && !*dirs[i]) // in RAM: OP_RAMLAYER made them
 			fds[i] = i == 1 ? ram_upper_fd : ram_work_fd;
 		else
-			fds[i] = (int)must(sys(openat, AT_FDCWD_, dirs[i], O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), dirs[i]);
+			fds[i] = (int)must(sys(openat, i > 0 && flags & OVERLAY_HIDDEN ? hidden_fd : AT_FDCWD_, dirs[i], O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), dirs[i]);
 		fd_path(paths[i], fds[i]);
 	}
 	struct option list[16] = {{"lowerdir", lower_path}, {"upperdir", upper_path}, {"workdir", work_path}};
@@ -410,6 +417,38 @@ static void do_overlay(const char *lower, const char *upper, const char *work, c
 	for (int i = 0; i < 3; i++)
 		sys(close, fds[i]);
 	attach_or_hide(fd, to);
+}
+
+// Layers in memory, filled before they are mounted: no process of the box is
+// there yet, and nothing in them is a link.
+static int layer_base(u64 flags)
+{
+	return flags & LAYER_RAM ? ram_upper_fd : hidden_fd;
+}
+
+static void do_layer_dir(const char *path, u64 mode, u64 owner, u64 flags)
+{
+	int base = layer_base(flags);
+	long ret = sys(mkdirat, base, path, mode);
+	if (ret == -EEXIST)
+		return;
+	must(ret, path);
+	if (owner)
+		must(sys(fchownat, base, path, owner >> 32, owner & 0xffffffff, 0), path);
+	if (flags & LAYER_OPAQUE) {
+		int fd = (int)must(sys(openat, base, path, O_DIRECTORY_ | O_CLOEXEC_, 0), path);
+		ret = sys(fsetxattr, fd, flags & LAYER_TRUSTED ? "trusted.overlay.opaque" : "user.overlay.opaque", "y", 1, 0);
+		must(ret, path);
+		sys(close, fd);
+	}
+}
+
+// A whiteout: overlayfs then shows nothing there, whatever comes to lie below.
+static void do_whiteout(const char *path, u64 flags)
+{
+	long ret = sys(mknodat, layer_base(flags), path, 0020000 /* S_IFCHR */, 0);
+	if (ret != -EEXIST)
+		must(ret, path);
 }
 
 // As do_bind, from a path in the hidden mount, which is made when mode is given.
@@ -1033,7 +1072,7 @@ static void execute(const struct op *o)
 			must(sys(fchownat, root_fd, relative(S(0)), o->b >> 32, o->b & 0xffffffff, AT_SYMLINK_NOFOLLOW_), S(0));
 		return;
 	case OP_FILE:
-		make_file(S(0), (u32)o->a, S(1));
+		make_file(S(0), (u32)o->a, S(1), o->c ? &o->b : 0);
 		return;
 	case OP_SYMLINK: {
 		const char *name;
@@ -1047,6 +1086,12 @@ static void execute(const struct op *o)
 	case OP_BIND:
 		do_bind(S(0), S(1), o->a, o->b);
 		return;
+	case OP_LAYER_DIR:
+		do_layer_dir(S(0), o->a, o->b, o->c);
+		return;
+	case OP_WHITEOUT:
+		do_whiteout(S(0), o->c);
+		return;
 	case OP_REBIND:
 		do_rebind(S(0), S(1), o->a, o->b);
 		return;
@@ -1057,7 +1102,7 @@ static void execute(const struct op *o)
 		do_ramlayer(S(0), o->a, o->b, o->c);
 		return;
 	case OP_OVERLAY:
-		do_overlay(S(0), S(1), S(2), S(3), S(4), o->a);
+		do_overlay(S(0), S(1), S(2), S(3), S(4), o->a, o->b);
 		return;
 	case OP_PROC:
 		do_proc(S(0), o->a, (int)o->b);

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -156,7 +157,8 @@ func TestKillApply(t *testing.T) {
 				t.Setenv(envDirty, "")
 			}
 			points, seen := 0, map[string]int{}
-			for n, killed := 1, true; killed; n += thinned(3) {
+			step := min(6, stride(t, base))
+			for n, killed := sample(t, step), true; killed; n += step {
 				s := mixedScene(t, base, set)
 				killed = runChild(t, s, "apply", n, 0)
 				seen[s.settled(t)]++
@@ -173,7 +175,8 @@ func TestKillApply(t *testing.T) {
 func TestKillRecover(t *testing.T) {
 	fileSystems(t, func(t *testing.T, base string) {
 		points, seen := 0, map[string]int{}
-		for n, killed := 1, true; killed; n += stride(t, base) {
+		step := stride(t, base)
+		for n, killed := sample(t, step), true; killed; n += step {
 			s := mixedScene(t, base, nil)
 			killed = runChild(t, s, "apply", n, 0)
 			for m := 1; killed && runChild(t, s, "recover", m, 0); m++ {
@@ -193,7 +196,7 @@ func TestKillReverse(t *testing.T) {
 		points, seen := 0, map[string]int{}
 		first, last := callsAfterCommit(t, base)
 		for f := first; f <= last; f += 3 * stride(t, base) {
-			for n, killed := f+1, true; killed; n += thinned(2) * stride(t, base) {
+			for n, killed := f+1, true; killed; n += min(2, stride(t, base)) * stride(t, base) {
 				s := mixedScene(t, base, nil)
 				killed = runChild(t, s, "apply", n, f)
 				points++
@@ -211,7 +214,8 @@ func TestKillReverse(t *testing.T) {
 // TestKillSettled kills a promotion that merges and takes sides.
 func TestKillSettled(t *testing.T) {
 	base, points, seen := tempDir(t), 0, map[string]int{}
-	for n, killed := 1, true; killed; n += thinned(2) {
+	step := min(2, stride(t, base))
+	for n, killed := sample(t, step), true; killed; n += step {
 		s := mixedScene(t, base, nil)
 		for path, box := range map[string]string{"mod.txt": "new content", "ro/f": "new in ro", "dir/a": "a changed"} {
 			check(t, os.WriteFile(s.ws(path), []byte("the host's"), 0o644))
@@ -242,7 +246,8 @@ func TestKillSettled(t *testing.T) {
 func TestKillWithoutExchange(t *testing.T) {
 	t.Setenv(envPlain, "1")
 	base, points, seen := tempDir(t), 0, map[string]int{}
-	for n, killed := 1, true; killed; n += thinned(2) {
+	step := min(2, stride(t, base))
+	for n, killed := sample(t, step), true; killed; n += step {
 		s := mixedScene(t, base, nil)
 		killed = runChild(t, s, "apply", n, 0)
 		for m := 1; killed && n%3 == 0 && runChild(t, s, "recover", m, 0); m += 2 {
@@ -258,23 +263,27 @@ func TestKillWithoutExchange(t *testing.T) {
 	}
 }
 
-// thinned is the step of a walk, which in the long version meets every point.
-func thinned(short int) int {
-	if os.Getenv("HUTCH_PROOF") != "" || os.Getenv("HUTCH_TEST_ALL") != "" {
+// stride is the step of a walk over all calls: the long version meets each, the
+// short one a sample. Every call is the same code on each file system, so a
+// sample on one of several may be thin.
+func stride(t testing.TB, base string) int {
+	t.Helper()
+	switch {
+	case os.Getenv("HUTCH_PROOF") != "":
 		return 1
+	case strings.Contains(base, "mnt"):
+		return 17
 	}
-	return short
+	return 7
 }
 
-// stride thins out the long tests except where all points are asked for.
-func stride(t testing.TB, base string) int {
-	if os.Getenv("HUTCH_TEST_ALL") != "" {
-		return 1
-	}
-	if strings.Contains(base, "mnt") {
-		return 11
-	}
-	return 5
+// sample returns where a walk with a step begins: anywhere, so that many short
+// runs meet all calls, and said, so that each can be repeated.
+func sample(t testing.TB, step int) int {
+	t.Helper()
+	first := 1 + rand.IntN(step)
+	t.Logf("calls from %d by %d", first, step)
+	return first
 }
 
 // callsAfterCommit numbers the first call after the journal's rename, and the
@@ -309,7 +318,8 @@ func TestFail(t *testing.T) {
 				dirtyKB = none
 			}
 			points, rolledBack := 0, 0
-			for n, hit := 1, true; hit; n++ {
+			step := stride(t, base)
+			for n, hit := sample(t, step), true; hit; n += step {
 				s := mixedScene(t, base, nil)
 				calls := 0
 				fault = func(op string) error {

@@ -65,7 +65,8 @@ func (p *promoted) settled(t testing.TB) string {
 func TestKillUndo(t *testing.T) {
 	fileSystems(t, func(t *testing.T, base string) {
 		points, seen := 0, map[string]int{}
-		for n, killed := 1, true; killed; n += min(3, stride(t, base)) {
+		step := min(3, stride(t, base))
+		for n, killed := sample(t, step), true; killed; n += step {
 			p := promotedScene(t, base)
 			killed = runChild(t, p.scene, "undo", n, 0)
 			seen[p.settled(t)]++
@@ -156,7 +157,7 @@ func TestFailUndo(t *testing.T) {
 				dirtyKB = none
 			}
 			points, seen := 0, map[string]int{}
-			for n, hit := 1+i, true; hit; n += min(3, stride(t, base)) { // each call with one of the errors
+			for n, hit := 1+i, true; hit; n += 3 * stride(t, base) {
 				p := promotedScene(t, base)
 				calls := 0
 				fault = func(op string) error {

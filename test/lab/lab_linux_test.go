@@ -21,6 +21,13 @@ func TestLeftoversSeesAProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The shell's child has another name until it has become sleep.
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(strings.Join(Leftovers(before, 0), " "), "sleep 171"); {
+		if time.Now().After(deadline) {
+			t.Fatalf("the orphan %s was never seen", out)
+		}
+		time.Sleep(time.Millisecond)
+	}
 	left := Leftovers(before, 100*time.Millisecond)
 	if len(left) != 1 || !strings.Contains(left[0], "sleep 171") {
 		t.Errorf("leftovers %q, want the orphan %s", left, out)

@@ -15,15 +15,14 @@ import (
 
 	"hutch/internal/box"
 	"hutch/internal/guard"
-	"hutch/internal/jail"
 	"hutch/internal/outcome"
+	"hutch/internal/policy"
 	"hutch/internal/promote"
 	"hutch/internal/workspace"
 )
 
 // Options is one command to run, and how. The zero value of each field is the
-// default of the command line, but for Timeout, OutputLimit and Return, which
-// are unlimited and nothing; see Defaults.
+// default of the command line, but for Return, which is nothing; see Defaults.
 type Options = box.Request
 
 // Promotion says which part of a change is promoted, and how.
@@ -48,8 +47,22 @@ const (
 	Merge  = promote.Merge
 )
 
-// Limits bound a box: memory in bytes, processes, processors.
-type Limits = jail.Limits
+// Policy is what a program says of what a command may do. What it leaves out is
+// decided by the environment, the user's file and the workspace's, and the
+// profile.
+type Policy = policy.Policy
+
+// The parts of a Policy.
+type (
+	Capabilities = policy.Capabilities
+	Paths        = policy.Paths
+	Network      = policy.Network
+	Env          = policy.Env
+	Limits       = policy.Limits
+	Output       = policy.Output
+	Size         = policy.Size     // bytes
+	Duration     = policy.Duration // a length of time
+)
 
 // Outcome is what is known of one run, in the form of schema hutch.outcome/v1.
 type Outcome = outcome.Outcome
@@ -68,10 +81,11 @@ const (
 	Copy    = workspace.Copy
 )
 
-// Defaults returns the options of `hutch run` without flags: ten minutes, 10 MiB
-// of each stream in the outcome, 1 GiB of each ends the command.
+// Defaults returns the options of `hutch run` without flags: 10 MiB of each
+// stream in the outcome, and all else as the policy says, ten minutes and 1 GiB
+// of each stream for one.
 func Defaults(argv ...string) Options {
-	return Options{Argv: argv, Timeout: box.DefaultTimeout, OutputLimit: box.DefaultOutputLimit, Return: box.DefaultReturn}
+	return Options{Argv: argv, Return: box.DefaultReturn}
 }
 
 // Run runs one command. An outcome is returned in any case; the error is

@@ -27,22 +27,16 @@ type runFlags struct {
 	layer, layerDir  string
 	layerSize        size
 	promotionFlags
-	timeout       duration
-	timeoutMS     int64
-	memory        size
-	pids          int64
-	cpus          float64
-	outputLimit   size
-	allowNet, tty bool
-	user          string
-	env           []string
-	require       []string
-	rung          choice
+	policyFlags
+	tty     bool
+	user    string
+	require []string
+	rung    choice
 }
 
 func runCommand() *cobra.Command {
 	f := &runFlags{
-		timeout: duration(box.DefaultTimeout), outputLimit: box.DefaultOutputLimit, layerSize: box.DefaultRAM, timeoutMS: -1,
+		layerSize:      box.DefaultRAM,
 		promotionFlags: newPromotionFlags(),
 		rung:           choice{value: "full", of: []string{"full"}},
 	}
@@ -78,16 +72,9 @@ own errors.`,
 	flags.Var(&f.layerSize, "layer-size", "size of a layer in RAM")
 	flags.StringVar(&f.layerDir, "layer-dir", "", "a directory for layers on the workspace's file system")
 	f.promotionFlags.add(flags)
-	flags.Var(&f.timeout, "timeout", "deadline, such as 30s; 0 for none")
-	flags.Int64Var(&f.timeoutMS, "timeout-ms", -1, "deadline in milliseconds; 0 for none")
-	flags.Var(&f.memory, "memory", "memory limit, such as 256M")
-	flags.Int64Var(&f.pids, "pids", 0, "limit of processes and threads")
-	flags.Float64Var(&f.cpus, "cpus", 0, "limit of processors, such as 1.5")
-	flags.Var(&f.outputLimit, "output-limit", "bytes a stream that end the command; 0 for no limit")
-	flags.BoolVar(&f.allowNet, "allow-net", false, "share the host's network")
+	f.policyFlags.add(flags)
 	flags.BoolVar(&f.tty, "tty", false, "give the command a terminal of its own")
 	flags.StringVar(&f.user, "user", "", "run as this user (root only), or `root`")
-	flags.StringArrayVarP(&f.env, "env", "e", nil, "set NAME=VALUE, or pass NAME on; may be repeated")
 	flags.StringSliceVar(&f.require, "require", nil, "fail when this is missing: limits, proc, landlock")
 	flags.Var(&f.rung, "rung", "the confinement demanded: full")
 	return cmd
@@ -219,8 +206,7 @@ func (f *runFlags) options(cmd *cobra.Command, args []string) (hutch.Options, er
 	opts := hutch.Options{
 		Argv: args, Workspace: f.workspace, Force: f.force, Strategy: hutch.Strategy(f.strategy), LayerDir: f.layerDir, RAMSize: int64(f.layerSize),
 		Commit: f.commit, Preserve: f.preserve, Patch: f.diff,
-		Timeout: time.Duration(f.timeout), OutputLimit: int64(f.outputLimit), Network: f.allowNet, User: f.user, Require: f.require,
-		Limits: hutch.Limits{Memory: int64(f.memory), Pids: f.pids, CPUs: f.cpus},
+		User: f.user, Require: f.require,
 	}
 	var err error
 	if opts.Promotion, err = f.promotion(); err != nil {
@@ -258,23 +244,8 @@ func (f *runFlags) options(cmd *cobra.Command, args []string) (hutch.Options, er
 	default:
 		return opts, fmt.Errorf("unknown --layer %q: use disk or ram", f.layer)
 	}
-	if changed("timeout-ms") {
-		if changed("timeout") {
-			return opts, errors.New("--timeout and --timeout-ms were both given; give one of them")
-		}
-		if f.timeoutMS < 0 || f.timeoutMS > maxDuration.Milliseconds() {
-			return opts, fmt.Errorf("--timeout-ms %d: give 0 to %d", f.timeoutMS, maxDuration.Milliseconds())
-		}
-		opts.Timeout = time.Duration(f.timeoutMS) * time.Millisecond
-	}
-	if changed("pids") && (f.pids < 1 || f.pids > maxPids) {
-		return opts, fmt.Errorf("--pids %d: give 1 to %d", f.pids, maxPids)
-	}
-	if changed("cpus") && !(f.cpus >= 0.01 && f.cpus <= maxCPUs) {
-		return opts, fmt.Errorf("--cpus %v: give 0.01 to %d", f.cpus, maxCPUs)
-	}
-	if changed("memory") && f.memory < minMemory {
-		return opts, fmt.Errorf("--memory %s: give at least 4M", f.memory.String())
+	if err := f.request(&opts, changed); err != nil {
+		return opts, err
 	}
 	if changed("layer-size") && f.layerSize < 1<<20 {
 		return opts, fmt.Errorf("--layer-size %s: give at least 1M", f.layerSize.String())
@@ -282,17 +253,6 @@ func (f *runFlags) options(cmd *cobra.Command, args []string) (hutch.Options, er
 	for _, what := range f.require {
 		if what != "limits" && what != "proc" && what != "landlock" {
 			return opts, fmt.Errorf("--require %s: use limits, proc or landlock", what)
-		}
-	}
-	for _, e := range f.env {
-		name, _, set := strings.Cut(e, "=")
-		if name == "" {
-			return opts, fmt.Errorf("--env %q: give NAME=VALUE or NAME", e)
-		}
-		if set {
-			opts.EnvSet = append(opts.EnvSet, e)
-		} else {
-			opts.EnvPass = append(opts.EnvPass, e)
 		}
 	}
 	opts.Terminal = f.tty

@@ -12,9 +12,6 @@ import (
 // What limits may be at most: beyond it a number is a mistake.
 const (
 	maxDuration = 10 * 365 * 24 * time.Hour
-	maxPids     = 4 << 20 // PID_MAX_LIMIT, proc(5)
-	maxCPUs     = 8192
-	minMemory   = 4 << 20 // below it not even a shell starts
 )
 
 // size is a number of bytes: 1048576, 1024K, 1M, 1MiB.

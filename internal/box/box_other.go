@@ -9,6 +9,7 @@ import (
 
 	"hutch/internal/changeset"
 	"hutch/internal/outcome"
+	"hutch/internal/policy"
 	"hutch/internal/promote"
 	"hutch/internal/receipt"
 )
@@ -48,6 +49,9 @@ type Collected struct {
 func Run(Request) (*outcome.Outcome, error) {
 	return &outcome.Outcome{Schema: outcome.Schema, Status: outcome.Error, ExitCode: outcome.ExitHutch, Error: errUnsupported.Error()}, errUnsupported
 }
+
+// Policy is not supported here.
+func Policy(Request) (*policy.InForce, error) { return nil, errUnsupported }
 
 // OpenStore is not supported here.
 func OpenStore() (*Store, error) { return nil, errUnsupported }

@@ -95,27 +95,39 @@ func (r *run) missing(what string) {
 
 // limits makes the cgroup, and says what of the limits it cannot hold.
 func (r *run) limits() (*jail.Cgroup, []string) {
-	if r.Limits.None() {
+	limits := r.bounds()
+	if limits.None() {
 		return nil, nil
 	}
-	group, missing := jail.NewCgroup(r.id, r.Limits)
+	group, missing := jail.NewCgroup(r.id, limits)
 	if len(missing) > 0 {
 		r.missing("limits")
 	}
 	return group, missing
 }
 
+// bounds are the limits that a cgroup is wanted for. The number of processes
+// that nobody asked for is the kernel's rlimit to hold: a cgroup would cost more
+// than all the rest of a box.
+func (r *run) bounds() jail.Limits {
+	limits := jail.Limits{Memory: r.policy.Memory, CPUs: r.policy.CPUs}
+	if r.policy.Asked("limits.pids") {
+		limits.Pids = r.policy.Pids
+	}
+	return limits
+}
+
 // pinCPUs stands in for a processor limit that no cgroup holds: the box may use
 // no more processors than that, rounded up. The helper inherits the mask.
 func (r *run) pinCPUs() (restore func()) {
-	if !slices.Contains(r.ungiven, "cpus") || r.Limits.CPUs <= 0 {
+	if !slices.Contains(r.ungiven, "cpus") || r.policy.CPUs <= 0 {
 		return func() {}
 	}
 	var all, some unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
 		return func() {}
 	}
-	want := int(math.Ceil(r.Limits.CPUs))
+	want := int(math.Ceil(r.policy.CPUs))
 	for cpu := 0; cpu < len(all)*64 && some.Count() < want; cpu++ {
 		if all.IsSet(cpu) {
 			some.Set(cpu)
@@ -189,7 +201,7 @@ func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
 		return err
 	}
 	r.env = view.Environ(os.Environ(), view.EnvOptions{
-		Box: r.id, User: r.user.Name, Home: r.host.Home, Workspace: r.ws.Path, Shows: b.Show, Links: b.Links, Pass: r.EnvPass, Set: r.EnvSet,
+		Box: r.id, User: r.user.Name, Home: r.host.Home, Workspace: r.ws.Path, Shows: b.Show, Links: b.Links, Pass: r.policy.EnvPass, Set: r.policy.EnvSet,
 	})
 	return nil
 }
@@ -209,9 +221,8 @@ func (r *run) target() (view.User, error) {
 func (r *run) jail() (*policy.Box, error) {
 	b := &policy.Box{
 		Privileged: r.privileged, Trusted: r.trusted,
-		// What of the policy has no flag yet is allowed.
-		Policy:  policy.InForce{Subprocess: true, FSRead: true, FSWrite: true, Network: r.Network, TTY: true, Debug: true},
-		Network: r.Network, Hostname: "hutch", LandlockABI: landlockABI(), Filter: filter.Default(), Notify: filter.Notify(),
+		Policy:  r.policy,
+		Network: r.policy.Network, Hostname: "hutch", LandlockABI: landlockABI(), Filter: filter.Default(), Notify: filter.Notify(),
 	}
 	if b.LandlockABI == 0 {
 		r.missing("landlock")
@@ -239,11 +250,11 @@ func (r *run) jail() (*policy.Box, error) {
 	for i := range r.group.Procs() {
 		b.CgroupFDs = append(b.CgroupFDs, jail.CgroupFD(i))
 	}
-	b.Memory = r.Limits.Memory
-	if r.Limits.Pids > 0 {
+	b.Memory = r.policy.Memory
+	if r.policy.Pids > 0 {
 		// Beside the cgroup, which refuses a fork only when nearly all of it
 		// is done: a fork bomb then takes seconds to die.
-		b.Processes = uint64(r.Limits.Pids) + 1 // PID 1 is not the command's
+		b.Processes = uint64(r.policy.Pids) + 1 // PID 1 is not the command's
 	}
 	return b, nil
 }

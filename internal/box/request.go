@@ -4,18 +4,15 @@ import (
 	"io"
 	"os"
 	"syscall"
-	"time"
 
-	"hutch/internal/jail"
+	"hutch/internal/policy"
 	"hutch/internal/workspace"
 )
 
 // Defaults of a run.
 const (
-	DefaultTimeout     = 10 * time.Minute
-	DefaultReturn      = 10 << 20 // bytes of each stream in the outcome
-	DefaultOutputLimit = 1 << 30  // bytes of each stream that end the command
-	DefaultRAM         = 1 << 30  // bytes of a layer in RAM
+	DefaultReturn = 10 << 20 // bytes of each stream in the outcome
+	DefaultRAM    = 1 << 30  // bytes of a layer in RAM
 )
 
 // Request is one command to run on a branch of a workspace.
@@ -34,17 +31,17 @@ type Request struct {
 	Preserve  bool // keep the ended box
 	Patch     bool // put a unified diff into the outcome
 
-	Timeout     time.Duration // 0: none
-	OutputLimit int64         // bytes a stream that end the command; 0: none
-	Return      int64         // bytes a stream put into the outcome; 0: none
-	Limits      jail.Limits
-	Network     bool
-	User        string // whom to run as: a name, uid, uid:gid or "root"; "" decides by the workspace's owner
+	// Policy is what this request says of what the command may do. It is
+	// stronger than PolicyFile, the environment, the user's configuration and
+	// the workspace's.
+	Policy     policy.Policy
+	PolicyFile string // a policy in TOML or JSON; "" for none
+	PolicyBy   string // whose Policy is, for messages: "flag"; "" for a program's
+
+	Return int64  // bytes a stream put into the outcome; 0: none
+	User   string // whom to run as: a name, uid, uid:gid or "root"; "" decides by the workspace's owner
 
 	Require []string // what must not be missing: "limits", "proc", "landlock"
-
-	EnvPass []string // names inherited beside the allowlist
-	EnvSet  []string // NAME=VALUE
 
 	Terminal       bool      // the command has a pseudo-terminal, like the caller's when Stdin is one
 	Stdin          io.Reader // nil: end of file

@@ -28,6 +28,7 @@ import (
 // run is the state of one Run.
 type run struct {
 	Request
+	policy policy.InForce
 	id     string
 	store  *Store
 	out    *outcome.Outcome
@@ -88,10 +89,14 @@ func (r *run) run() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	// First of all, so that the kernel makes the namespaces while we look at
-	// the workspace and decide what goes into them.
+	// As early as the policy is known, so that the kernel makes the namespaces
+	// while we look at the workspace and decide what goes into them.
 	r.id = newID()
 	r.privileged, r.trusted = privileges()
+	unchanged, err := r.resolve()
+	if err != nil || r.denied() {
+		return err
+	}
 	if err := r.spawn(); err != nil {
 		return explain(err)
 	}
@@ -109,6 +114,9 @@ func (r *run) run() error {
 	}
 	defer r.store.Close()
 	if err := r.store.recover(r.ws.FD); err != nil {
+		return err
+	}
+	if err := unchanged(r.ws); err != nil {
 		return err
 	}
 	base, err := r.store.base(r.LayerDir, r.ws.Path)
@@ -270,12 +278,12 @@ func (r *run) attempt(strategy workspace.Strategy) error {
 	}
 	watch := int64(0)
 	if slices.Contains(r.ungiven, "memory") {
-		watch = r.Limits.Memory
+		watch = r.policy.Memory
 	}
 	command := supervise.Command{
 		Box: r.box, Cgroup: r.group,
 		Exec:   jail.Command{Argv: r.Argv, Env: r.env, Dir: r.ws.Path, Search: search(r.env)},
-		Limits: supervise.Limits{Timeout: r.Timeout, Output: r.OutputLimit, Memory: watch},
+		Limits: supervise.Limits{Timeout: r.policy.Timeout, Output: r.policy.Output, Memory: watch},
 		Stdout: r.stdout, Stderr: r.stderr, Signals: r.Signals, Done: r.Done,
 	}
 	if r.Stdin != nil {

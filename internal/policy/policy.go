@@ -72,7 +72,8 @@ type Output struct {
 	StripEscapes *bool `toml:"strip_escapes" json:"strip_escapes,omitempty"` // control sequences that act on a terminal are taken out
 }
 
-// Size is a number of bytes, written as "512M" or as a number.
+// Size is a number of bytes, written as "512M" or as a number. A negative one
+// is a share of the host's memory, written as "75%".
 type Size int64
 
 // Duration is a length of time, written as "30s" or as a number of seconds.
@@ -105,6 +106,8 @@ type InForce struct {
 
 	Origins []Origin
 	Notes   []string // what was asked for and is not in force, and why
+	// Untrusted are the lines of the workspace's file that are not in force.
+	Untrusted []Origin
 }
 
 // Origin says where a line of the policy in force comes from.

@@ -125,7 +125,7 @@ func (o EnvOptions) inherits(name, value string) bool {
 // named reports whether a table or Pass names a variable.
 func (o EnvOptions) named(name, value string) bool {
 	for _, pattern := range o.Pass {
-		if pattern == name || matches(pattern, name) && !isDoor(name) {
+		if pattern == name || matches(pattern, name) && !Door(name) {
 			return true
 		}
 	}
@@ -143,7 +143,9 @@ func (o EnvOptions) named(name, value string) bool {
 	return false
 }
 
-func isDoor(name string) bool {
+// Door reports whether a variable makes a program load code, or leads it to a
+// service of the host.
+func Door(name string) bool {
 	return slices.ContainsFunc(doors, func(r row) bool {
 		return slices.ContainsFunc(r.names, func(pattern string) bool { return matches(pattern, name) })
 	})

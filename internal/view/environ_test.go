@@ -82,7 +82,7 @@ func TestInherited(t *testing.T) {
 			// Not by any wildcard, unless it is neither secret nor door.
 			o := testOptions()
 			o.Pass = []string{"*"}
-			if (isDoor(name) || secretName(name)) && slices.Contains(Environ([]string{v}, o), v) {
+			if (Door(name) || secretName(name)) && slices.Contains(Environ([]string{v}, o), v) {
 				t.Errorf("%s: a wildcard brings it in", v)
 			}
 		}
@@ -167,7 +167,7 @@ func FuzzEnviron(f *testing.F) {
 			case name == "HUTCH_BOX" || name == "HOME" || name == "USER" || name == "LOGNAME":
 			case !ok || secretName(name) || secretValue(value):
 				t.Errorf("%q is there", v)
-			case isDoor(name) && !slices.Contains(o.Pass, name) && !slices.ContainsFunc(variables, func(r variable) bool { return slices.Contains(r.names, name) }):
+			case Door(name) && !slices.Contains(o.Pass, name) && !slices.ContainsFunc(variables, func(r variable) bool { return slices.Contains(r.names, name) }):
 				t.Errorf("%q is there without its name", v)
 			}
 		}

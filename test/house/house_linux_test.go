@@ -112,7 +112,7 @@ var allowed = map[string][]string{
 	"guard":     {"fsat", "changeset", "globs", "gitdb"},
 	"outcome":   {"changeset", "promote", "guard"},
 	"view":      {"fsat"},
-	"policy":    {"plan", "view", "fsat"},
+	"policy":    {"plan", "view", "fsat", "globs"},
 	"jail":      {"plan", "fsat"},
 	"supervise": {"jail", "plan", "outcome", "fsat"},
 	"box":       {"policy", "view", "plan", "workspace", "jail", "supervise", "changeset", "globs", "gitdb", "guard", "merge", "promote", "receipt", "outcome", "fsat"},

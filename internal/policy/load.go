@@ -1,0 +1,51 @@
+package policy
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// UserFile returns the path of the user's configuration; "" where no home is
+// known.
+func UserFile() string {
+	if base := os.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(base) {
+		return filepath.Join(base, "hutch", "config.toml")
+	}
+	if home := os.Getenv("HOME"); filepath.IsAbs(home) {
+		return filepath.Join(home, ".config", "hutch", "config.toml")
+	}
+	return ""
+}
+
+// short writes a path in the home as the user would.
+func short(path string) string {
+	if home := os.Getenv("HOME"); filepath.IsAbs(home) && home != "/" {
+		if rest, ok := strings.CutPrefix(path, filepath.Clean(home)+"/"); ok {
+			return "~/" + rest
+		}
+	}
+	return path
+}
+
+// givenDocument reads what --policy names: a file, or a pipe.
+func givenDocument(path string) (*document, error) {
+	name := short(path)
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("--policy: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxDocument+1))
+	if err != nil {
+		return nil, fmt.Errorf("--policy: %w", err)
+	}
+	if strings.HasSuffix(path, ".json") || bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+		return parseJSON(name, text)
+	}
+	doc, _, err := parseTOML(name, text, false)
+	return doc, err
+}

@@ -163,6 +163,8 @@ func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
 	r.branch = &workspace.Branch{Strategy: strategy, Form: changeset.Overlay, FilesCloned: -1}
 	if r.RAM {
 		r.out.Layer = "ram"
+	} else if !r.policy.FSRead {
+		// No branch is shown, so none is made.
 	} else if r.branch, err = workspace.Make(ctx, workspace.Request{Workspace: r.ws, Strategy: strategy, BoxFD: r.dir.fd, BoxPath: r.dir.path}); err != nil {
 		return err
 	}
@@ -176,9 +178,11 @@ func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
 	}
 	b.Workspace, b.Home = r.ws.Path, r.host.Home
 	b.Show, b.Links, b.Masks = view.Look(r.host)
-	gitDirs, err := workspace.GitDirs(r.ws)
-	if err != nil {
-		r.note("%v", err)
+	var gitDirs []string
+	if r.policy.FSRead {
+		if gitDirs, err = workspace.GitDirs(r.ws); err != nil {
+			r.note("%v", err)
+		}
 	}
 	for _, dir := range gitDirs {
 		b.Show = append(b.Show, view.Show{Path: dir, Mode: view.CopyOnWrite})

@@ -55,6 +55,10 @@ func (r *run) resolve() (unchanged func(*workspace.Workspace) error, err error) 
 	}
 	r.policy = *force
 	r.out.Notes = append(r.out.Notes, force.Notes...)
+	if !force.FSWrite && (r.Commit || r.Preserve) {
+		r.note("capabilities.fs_write is off (%s): the workspace is read-only in the box, and there is nothing to promote or to keep", force.Origin("capabilities.fs_write"))
+		r.Commit, r.Preserve = false, false
+	}
 	return func(ws *workspace.Workspace) error {
 		if sources.Workspace < 0 || ws.Stat.Ino != before.Ino || ws.Stat.Dev != before.Dev || policyFile(ws.FD) != file {
 			return fmt.Errorf("workspace %q or its %s changed while hutch started; run it again", ws.Path, policy.WorkspaceFile)

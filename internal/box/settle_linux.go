@@ -134,6 +134,10 @@ func (r *run) notGiven() []string {
 // open by its root's descriptor, still knows which files of the workspace the
 // box saw.
 func (r *run) read() error {
+	if !r.policy.FSWrite {
+		r.changes = (&changeset.Changeset{}).Only(nil)
+		return nil
+	}
 	if r.RAM {
 		r.layer, r.result.Layer = r.result.Layer, -1
 	} else {

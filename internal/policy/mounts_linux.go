@@ -88,15 +88,22 @@ func (b *Box) mounts(p *plan.Plan) error {
 	if inHome(b.Workspace) {
 		b.ownDirs(p, b.Workspace)
 	}
+	attr := uint64(attrData)
+	if !b.Policy.FSWrite {
+		attr |= unix.MOUNT_ATTR_RDONLY
+	}
 	switch {
+	case !b.Policy.FSRead:
+		p.Add(plan.Rebind, 0o755, owner(b.User), 0, "empty", b.Workspace)
+		p.Add(plan.ReadOnly, 0, 0, 0, b.Workspace)
 	case b.Mount.Tree != "":
-		p.Add(plan.Bind, attrData, 0, 0, b.Mount.Tree, b.Workspace)
+		p.Add(plan.Bind, attr, 0, 0, b.Mount.Tree, b.Workspace)
 	default:
 		if b.Mount.Upper == "" {
 			options := fmt.Sprintf("mode=0700,size=%d", b.Mount.RAMSize)
 			p.Add(plan.RAMLayer, uint64(b.Mount.Mode), owner(b.User), plan.TagLayer, options)
 		}
-		p.Add(plan.Overlay, attrData, 0, 0, b.Mount.Lower, b.Mount.Upper, b.Mount.Work, b.Workspace, b.overlayOptions())
+		p.Add(plan.Overlay, attr, 0, 0, b.Mount.Lower, b.Mount.Upper, b.Mount.Work, b.Workspace, b.overlayOptions())
 	}
 	// A transaction's directory travels with the workspace; what is in it
 	// decides what a recovery writes.

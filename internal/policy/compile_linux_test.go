@@ -13,6 +13,7 @@ import (
 func testBox() *Box {
 	return &Box{
 		User: view.User{UID: 1000, GID: 1000}, UIDMap: "1000 1000 1", GIDMap: "1000 1000 1",
+		Policy:    InForce{Subprocess: true, FSRead: true, FSWrite: true, TTY: true, Debug: true},
 		Workspace: "/home/u/project", Home: "/home/u", Hostname: "hutch", LandlockABI: 6, Filter: make([]byte, 16),
 		Mount: Mount{Lower: "/home/u/project", Upper: "/state/upper", Work: "/state/work"},
 		Show: []view.Show{
@@ -174,6 +175,49 @@ func TestDeterminismIsSetBeforeTheFilter(t *testing.T) {
 			if at >= 0 != deterministic || at > find(t, ops, plan.Seccomp, "") {
 				t.Errorf("deterministic %v: step %q stands at %d", deterministic, code, at)
 			}
+		}
+	}
+}
+
+func TestWorkspaceIsShownAsThePolicySays(t *testing.T) {
+	const workspace = "/home/u/project"
+	for _, c := range []struct {
+		name        string
+		read, write bool
+		tree        string
+		want        plan.Code
+		readOnly    bool
+	}{
+		{"written", true, true, "", plan.Overlay, false},
+		{"read-only", true, false, "", plan.Overlay, true},
+		{"a tree, written", true, true, "/state/tree", plan.Bind, false},
+		{"a tree, read-only", true, false, "/state/tree", plan.Bind, true},
+		{"absent", false, false, "", plan.Rebind, true},
+		{"a tree, absent", false, false, "/state/tree", plan.Rebind, true},
+	} {
+		b := testBox()
+		b.Policy.FSRead, b.Policy.FSWrite, b.Mount.Tree = c.read, c.write, c.tree
+		ops := compiled(t, b)
+		found, readOnly := false, false
+		for _, op := range ops {
+			if !slices.Contains(op.Strings, workspace) {
+				continue
+			}
+			switch op.Code {
+			case plan.Overlay, plan.Bind:
+				found = found || op.Code == c.want
+				readOnly = readOnly || op.A&unix.MOUNT_ATTR_RDONLY != 0
+				if op.Code != c.want {
+					t.Errorf("%s: the workspace is mounted by %v", c.name, op.Code)
+				}
+			case plan.Rebind:
+				found = found || op.Code == c.want
+			case plan.ReadOnly:
+				readOnly = true
+			}
+		}
+		if !found || readOnly != c.readOnly {
+			t.Errorf("%s: found %v, read-only %v", c.name, found, readOnly)
 		}
 	}
 }

@@ -156,6 +156,10 @@ func (f *runFlags) explain(out *hutch.Outcome) {
 		say("memory limit exceeded; the command and all it started were ended")
 	case out.Status == outcome.OutputExceeded:
 		say("output limit exceeded; the command and all it started were ended")
+	case out.Status == outcome.DiskExceeded:
+		say("disk limit exceeded; the command and all it started were ended")
+	case out.Status == outcome.CPUExceeded:
+		say("limit of processor time exceeded; the command and all it started were ended")
 	case out.Status == outcome.Held: // said below, a line each
 	case out.Status == outcome.Conflict && !f.json:
 		for _, line := range explainConflicts(out.ID, out.Conflicts, f.onConflict.value) {

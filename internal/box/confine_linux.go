@@ -1,11 +1,9 @@
 package box
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,11 +62,11 @@ func (r *run) terminal(ctx context.Context) (*supervise.Terminal, error) {
 // spawn starts a box and lets it make its namespaces.
 func (r *run) spawn() error {
 	r.out.Missing = r.out.Missing[:0]
-	r.group, r.ungiven = r.limits()
 	var err error
 	if r.plan, err = r.jail(); err != nil {
 		return err
 	}
+	r.limits(r.plan)
 	defer r.group.CloseProcs()
 	defer r.pinCPUs()()
 	r.box, err = jail.Start(r.plan.Base(), r.group.Procs())
@@ -93,52 +91,6 @@ func (r *run) missing(what string) {
 	}
 }
 
-// limits makes the cgroup, and says what of the limits it cannot hold.
-func (r *run) limits() (*jail.Cgroup, []string) {
-	limits := r.bounds()
-	if limits.None() {
-		return nil, nil
-	}
-	group, missing := jail.NewCgroup(r.id, limits)
-	if len(missing) > 0 {
-		r.missing("limits")
-	}
-	return group, missing
-}
-
-// bounds are the limits that a cgroup is wanted for. The number of processes
-// that nobody asked for is the kernel's rlimit to hold: a cgroup would cost more
-// than all the rest of a box.
-func (r *run) bounds() jail.Limits {
-	limits := jail.Limits{Memory: r.policy.Memory, CPUs: r.policy.CPUs}
-	if r.policy.Asked("limits.pids") {
-		limits.Pids = r.policy.Pids
-	}
-	return limits
-}
-
-// pinCPUs stands in for a processor limit that no cgroup holds: the box may use
-// no more processors than that, rounded up. The helper inherits the mask.
-func (r *run) pinCPUs() (restore func()) {
-	if !slices.Contains(r.ungiven, "cpus") || r.policy.CPUs <= 0 {
-		return func() {}
-	}
-	var all, some unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &all); err != nil {
-		return func() {}
-	}
-	want := int(math.Ceil(r.policy.CPUs))
-	for cpu := 0; cpu < len(all)*64 && some.Count() < want; cpu++ {
-		if all.IsSet(cpu) {
-			some.Set(cpu)
-		}
-	}
-	if unix.SchedSetaffinity(0, &some) != nil {
-		return func() {}
-	}
-	return func() { _ = unix.SchedSetaffinity(0, &all) }
-}
-
 // prepare makes the branch and decides what the box sees.
 func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
 	b := r.plan
@@ -149,9 +101,7 @@ func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
 	if r.privileged {
 		b.User = r.user
 	}
-	if slices.Contains(r.ungiven, "pids") && r.privileged && r.user.UID == 0 {
-		return errors.New("--pids: this host gives no cgroup, and the kernel does not count processes of uid 0; use --user with an ordinary user")
-	}
+	r.watchTasks()
 	r.view()
 	if r.Commit || r.Preserve { // else nothing can ever be promoted
 		if r.stamp, err = workspace.TakeStamp(r.ws); err != nil {
@@ -195,13 +145,16 @@ func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
 	}
 	switch {
 	case r.RAM:
-		b.Mount = policy.Mount{Lower: r.ws.Path, RAMSize: cmp.Or(r.RAMSize, DefaultRAM), Mode: r.ws.Stat.Mode}
+		b.Mount = policy.Mount{Lower: r.ws.Path, Mode: r.ws.Stat.Mode}
 	case r.branch.Form == changeset.Tree:
 		b.Mount = policy.Mount{Tree: filepath.Join(r.dir.path, r.branch.Layer)}
 	default:
 		b.Mount = policy.Mount{Lower: r.ws.Path, Upper: filepath.Join(r.dir.path, r.branch.Layer), Work: filepath.Join(r.dir.path, r.branch.Work)}
 	}
 	if b.CacheDirs, err = r.cacheDirs(b.Caches()); err != nil {
+		return err
+	}
+	if err := r.boundLayers(b); err != nil {
 		return err
 	}
 	r.env = view.Environ(os.Environ(), view.EnvOptions{
@@ -250,15 +203,6 @@ func (r *run) jail() (*policy.Box, error) {
 		}
 		b.UIDMap = fmt.Sprintf("%d %d 1", b.User.UID, user.UID)
 		b.GIDMap = fmt.Sprintf("%d %d 1", b.User.GID, user.GID)
-	}
-	for i := range r.group.Procs() {
-		b.CgroupFDs = append(b.CgroupFDs, jail.CgroupFD(i))
-	}
-	b.Memory = r.policy.Memory
-	if r.policy.Pids > 0 {
-		// Beside the cgroup, which refuses a fork only when nearly all of it
-		// is done: a fork bomb then takes seconds to die.
-		b.Processes = uint64(r.policy.Pids) + 1 // PID 1 is not the command's
 	}
 	return b, nil
 }

@@ -17,6 +17,7 @@ import (
 	"hutch/internal/changeset"
 	"hutch/internal/fsat"
 	"hutch/internal/guard"
+	"hutch/internal/jail"
 	"hutch/internal/promote"
 	"hutch/internal/workspace"
 )
@@ -426,6 +427,7 @@ type Collected struct {
 func (s *Store) Collect(b Budget, workspacePath string) (Collected, error) {
 	var c Collected
 	var errs []error
+	jail.SweepCgroups()
 	keep := map[string]bool{}
 	records, err := s.Boxes()
 	if err != nil {

@@ -45,7 +45,10 @@ type run struct {
 
 	privileged, trusted bool
 	group               *jail.Cgroup
-	ungiven             []string    // limits that no cgroup holds
+	ungiven             []string // limits that no cgroup holds
+	noPidMax            bool     // the box cannot set its own pid_max
+	tasks               int64    // processes that supervise has to count; 0: none
+	disk                *supervise.Disk
 	plan                *policy.Box // what the box's plan is compiled from
 	box                 *jail.Box   // started, and waiting for the rest of its plan
 	apartCaches         bool        // each cache has an overlay of its own
@@ -65,7 +68,7 @@ type run struct {
 // hutch's own and is in the outcome too.
 func Run(req Request) (*outcome.Outcome, error) {
 	out := &outcome.Outcome{
-		Schema: outcome.Schema, ExitCode: outcome.ExitHutch, Status: outcome.Error, PeakMemorySource: "none", Layer: "disk",
+		Schema: outcome.Schema, ExitCode: outcome.ExitHutch, Status: outcome.Error, PeakMemorySource: "none", CPUSource: "none", Layer: "disk",
 		Missing: []string{}, Skipped: []changeset.Skipped{}, Held: []guard.Finding{}, Flagged: []guard.Finding{}, Conflicts: []promote.Conflict{}, Resolved: []promote.Resolution{}, Notes: []string{}, Denied: []outcome.Denial{}, Violations: []outcome.Violation{},
 		Diff: outcome.Diff{FilesCreated: []string{}, FilesModified: []string{}, FilesDeleted: []string{}},
 	}
@@ -138,7 +141,9 @@ func (r *run) run() error {
 }
 
 func (r *run) note(format string, args ...any) {
-	r.out.Notes = append(r.out.Notes, fmt.Sprintf(format, args...))
+	if note := fmt.Sprintf(format, args...); !slices.Contains(r.out.Notes, note) { // a box may be begun more than once
+		r.out.Notes = append(r.out.Notes, note)
+	}
 }
 
 // inBox does everything for which the box's directory exists. What became of
@@ -213,6 +218,8 @@ func (r *run) execute(strategies []workspace.Strategy) error {
 		var step *jail.StepError
 		isOverlay := errors.As(err, &step) && step.Op == plan.Overlay
 		switch {
+		case step != nil && step.Op == plan.Sysctl && !r.noPidMax:
+			r.noPidMax = true
 		case isOverlay && step.Arg != r.ws.Path && !r.apartCaches:
 			r.apartCaches = true
 		case isOverlay && step.Arg != r.ws.Path:
@@ -276,14 +283,10 @@ func (r *run) attempt(strategy workspace.Strategy) error {
 	if err := r.box.Send(view); err != nil {
 		return err
 	}
-	watch := int64(0)
-	if slices.Contains(r.ungiven, "memory") {
-		watch = r.policy.Memory
-	}
 	command := supervise.Command{
 		Box: r.box, Cgroup: r.group,
 		Exec:   jail.Command{Argv: r.Argv, Env: r.env, Dir: r.ws.Path, Search: search(r.env)},
-		Limits: supervise.Limits{Timeout: r.policy.Timeout, Output: r.policy.Output, Memory: watch},
+		Limits: r.watched(),
 		Stdout: r.stdout, Stderr: r.stderr, Signals: r.Signals, Done: r.Done,
 	}
 	if r.Stdin != nil {

@@ -25,7 +25,7 @@ func (r *run) judge() {
 	out, res := r.out, &r.result
 	out.DurationMS = float64(res.Duration.Microseconds()) / 1000
 	out.CPUMS = float64(res.CPU.Microseconds()) / 1000
-	out.PeakMemorySource = res.PeakSource
+	out.PeakMemorySource, out.CPUSource = res.PeakSource, res.CPUSource
 	if res.PeakSource != "none" {
 		peak := math.Round(float64(res.PeakMemory)/(1<<20)*100) / 100
 		out.PeakMemoryMB = &peak
@@ -41,6 +41,13 @@ func (r *run) judge() {
 		out.Status, out.ExitCode = outcome.MemoryExceeded, outcome.ExitKilled
 	case supervise.TooMuchOutput:
 		out.Status, out.ExitCode = outcome.OutputExceeded, outcome.ExitKilled
+	case supervise.OutOfDisk:
+		out.Status, out.ExitCode = outcome.DiskExceeded, outcome.ExitKilled
+	case supervise.OutOfTime:
+		out.Status, out.ExitCode = outcome.CPUExceeded, outcome.ExitTimeout
+	case supervise.TooManyTasks:
+		out.Status, out.ExitCode, out.Signal = outcome.Killed, outcome.ExitKilled, "SIGKILL"
+		r.note("there were more than %d processes; the box was ended", r.tasks)
 	case supervise.NeverStarted:
 		r.notStarted()
 	case supervise.Interrupted:

@@ -14,87 +14,191 @@ import (
 )
 
 // Cgroup is the control group of one box: one directory on cgroup v2, one for
-// each controller on v1.
+// each hierarchy on v1. Each is locked (flock) for as long as this process
+// lives, so that what a killed one left can be told from what is in use.
 type Cgroup struct {
-	dirs    map[string]string // controller ("memory", "pids", "cpu") -> directory
-	unified bool
-	procs   []int
-	oom     int // eventfd (v1) or memory.events (v2) that tells of an OOM kill; -1
+	dirs  map[string]string // controller -> directory
+	v2    string            // the directory on cgroup v2; ""
+	locks []int
+	procs []int
+	oom   int // eventfd (v1) or memory.events (v2) that tells of an OOM kill; -1
 }
 
+// controllers are those that bound a box, and that count what it takes.
+var controllers = []string{"memory", "pids", "cpu", "cpuacct"}
+
+// groupName begins the name of every group that hutch makes.
+const groupName = "hutch-"
+
 // NewCgroup makes a control group that holds the limits, and returns with it
-// the names of the limits that this host does not let us set ("memory", "pids",
-// "cpus"). Where nothing can be had the group is nil and all are missing.
+// the names of the limits that this host does not let us set ("memory", "swap",
+// "pids", "cpus"). Where none can be had the group is nil. A group that is made
+// counts memory and processor time, whatever it limits.
 func NewCgroup(name string, limits Limits) (*Cgroup, []string) {
-	wanted := map[string]bool{"memory": limits.Memory > 0, "pids": limits.Pids > 0, "cpu": limits.CPUs > 0}
+	places, err := findPlaces()
 	group := &Cgroup{dirs: map[string]string{}, oom: -1}
 	var missing []string
-	for _, controller := range []string{"memory", "pids", "cpu"} {
-		if !wanted[controller] {
+	for _, c := range []struct {
+		limit, controller string
+		wanted            bool
+	}{{"memory", "memory", limits.Memory > 0}, {"pids", "pids", limits.Pids > 0}, {"cpus", "cpu", limits.CPUs > 0}} {
+		if !c.wanted {
 			continue
 		}
-		if err := group.add(controller, name, limits); err != nil {
-			missing = append(missing, map[string]string{"memory": "memory", "pids": "pids", "cpu": "cpus"}[controller])
+		if err == nil && group.add(places, c.controller, name) == nil && group.limit(c.controller, limits) == nil {
+			continue
 		}
+		missing = append(missing, c.limit)
 	}
-	if len(group.dirs) == 0 {
+	if len(group.locks) > 0 || limits.CPUTime {
+		_ = group.add(places, "cpuacct", name)
+	}
+	if len(group.locks) > 0 && group.dirs["memory"] == "" {
+		_ = group.add(places, "memory", name)
+	}
+	if len(group.locks) == 0 {
 		return nil, missing
 	}
-	group.openProcs()
-	if len(group.procs) == 0 {
+	if limits.Memory > 0 && !slices.Contains(missing, "memory") && !group.limitSwap(limits) {
+		missing = append(missing, "swap")
+	}
+	if err := group.openProcs(); err != nil {
 		group.Remove()
-		return nil, []string{"memory", "pids", "cpus"}
+		missing = missing[:0]
+		for _, l := range []struct {
+			name   string
+			wanted bool
+		}{{"memory", limits.Memory > 0}, {"pids", limits.Pids > 0}, {"cpus", limits.CPUs > 0}} {
+			if l.wanted {
+				missing = append(missing, l.name)
+			}
+		}
+		return nil, missing
 	}
 	group.watchOOM()
 	return group, missing
 }
 
-func (g *Cgroup) add(controller, name string, limits Limits) error {
-	parent, unified, err := cgroupParent(controller)
+// add makes the group in the hierarchy of a controller, unless it is there.
+func (g *Cgroup) add(places map[string]place, controller, name string) error {
+	at, ok := places[controller]
+	if !ok {
+		return errors.New("no cgroup hierarchy has this controller for us")
+	}
+	dir := filepath.Join(at.dir, groupName+name)
+	if slices.Contains(g.list(), dir) {
+		g.dirs[controller] = dir
+		return nil
+	}
+	// Another hutch takes a group that is not locked yet for one that was left.
+	for range 3 {
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+		fd, err := lockGroup(dir, unix.LOCK_EX)
+		if err != nil {
+			continue
+		}
+		g.locks = append(g.locks, fd)
+		g.dirs[controller] = dir
+		if at.unified {
+			g.v2 = dir
+		}
+		return nil
+	}
+	return fmt.Errorf("%s: cannot be locked", dir)
+}
+
+// lockGroup opens and locks a group's directory. It fails when that was removed
+// meanwhile.
+func lockGroup(dir string, how int) (int, error) {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return -1, err
 	}
-	dir := filepath.Join(parent, "hutch-"+name)
-	if err := os.Mkdir(dir, 0o755); err != nil && !(errors.Is(err, os.ErrExist) && slices.Contains(g.list(), dir)) {
-		return err
+	var open, named unix.Stat_t
+	if err = unix.Flock(fd, how); err == nil {
+		if err = unix.Fstat(fd, &open); err == nil {
+			err = unix.Lstat(dir, &named)
+		}
 	}
-	g.unified = unified
-	set := func(file, value string) error {
-		return os.WriteFile(filepath.Join(dir, file), []byte(value), 0)
+	if err == nil && (open.Ino != named.Ino || open.Dev != named.Dev) {
+		err = unix.ESTALE
 	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// set writes a file of a controller's group.
+func (g *Cgroup) set(controller, file, value string) error {
+	return os.WriteFile(filepath.Join(g.dirs[controller], file), []byte(value), 0)
+}
+
+// get reads a file of a controller's group.
+func (g *Cgroup) get(controller, file string) (string, bool) {
+	if g == nil || g.dirs[controller] == "" {
+		return "", false
+	}
+	text, err := os.ReadFile(filepath.Join(g.dirs[controller], file))
+	return strings.TrimSpace(string(text)), err == nil
+}
+
+// number reads a file that holds one number.
+func (g *Cgroup) number(controller, file string) (int64, bool) {
+	text, ok := g.get(controller, file)
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n, err == nil
+}
+
+func (g *Cgroup) unified(controller string) bool { return g.v2 != "" && g.dirs[controller] == g.v2 }
+
+func (g *Cgroup) limit(controller string, limits Limits) error {
+	decimal := func(n int64) string { return strconv.FormatInt(n, 10) }
+	unified := g.unified(controller)
 	switch {
 	case controller == "memory" && unified:
-		err = set("memory.max", strconv.FormatInt(limits.Memory, 10))
-		_ = set("memory.swap.max", "0")  // absent without swap
-		_ = set("memory.oom.group", "1") // the limit is the box's, not one process's
+		_ = g.set(controller, "memory.oom.group", "1") // the limit is the box's, not one process's
+		return g.set(controller, "memory.max", decimal(limits.Memory))
 	case controller == "memory":
-		err = set("memory.limit_in_bytes", strconv.FormatInt(limits.Memory, 10))
-		_ = set("memory.memsw.limit_in_bytes", strconv.FormatInt(limits.Memory, 10))
+		return g.set(controller, "memory.limit_in_bytes", decimal(limits.Memory))
 	case controller == "pids":
 		// PID 1 of the box is not the command's.
-		err = set("pids.max", strconv.FormatInt(limits.Pids+1, 10))
+		return g.set(controller, "pids.max", decimal(limits.Pids+1))
 	case unified:
-		err = set("cpu.max", fmt.Sprintf("%d 100000", int64(limits.CPUs*100000)))
-	default:
-		err = set("cpu.cfs_period_us", "100000")
-		if err == nil {
-			err = set("cpu.cfs_quota_us", strconv.FormatInt(int64(limits.CPUs*100000), 10))
-		}
+		return g.set(controller, "cpu.max", fmt.Sprintf("%d 100000", int64(limits.CPUs*100000)))
 	}
-	if err != nil {
-		if !slices.Contains(g.list(), dir) {
-			_ = unix.Rmdir(dir)
-		}
+	if err := g.set(controller, "cpu.cfs_period_us", "100000"); err != nil {
 		return err
 	}
-	g.dirs[controller] = dir
-	return nil
+	return g.set(controller, "cpu.cfs_quota_us", decimal(int64(limits.CPUs*100000)))
+}
+
+// limitSwap bounds what the box may have swapped out; false where it may be
+// more. The kernel has no such file where it has no swap, or does not count it.
+func (g *Cgroup) limitSwap(limits Limits) bool {
+	var err error
+	if g.unified("memory") {
+		err = g.set("memory", "memory.swap.max", strconv.FormatInt(limits.Swap, 10))
+	} else {
+		err = g.set("memory", "memory.memsw.limit_in_bytes", strconv.FormatInt(limits.Memory+limits.Swap, 10))
+	}
+	if err == nil {
+		return true
+	}
+	swaps, err := os.ReadFile("/proc/swaps")
+	return err == nil && strings.Count(string(swaps), "\n") <= 1 // a heading, and nothing below it
 }
 
 // list returns the group's directories, each once.
 func (g *Cgroup) list() []string {
 	var dirs []string
-	for _, controller := range []string{"memory", "pids", "cpu"} {
+	for _, controller := range controllers {
 		if dir, ok := g.dirs[controller]; ok && !slices.Contains(dirs, dir) {
 			dirs = append(dirs, dir)
 		}
@@ -102,14 +206,19 @@ func (g *Cgroup) list() []string {
 	return dirs
 }
 
-func (g *Cgroup) openProcs() {
+func (g *Cgroup) openProcs() error {
 	for _, dir := range g.list() {
 		fd, err := unix.Open(filepath.Join(dir, "cgroup.procs"), unix.O_WRONLY|unix.O_CLOEXEC, 0)
-		if err == nil {
-			g.procs = append(g.procs, fd)
+		if err != nil {
+			return err
 		}
+		g.procs = append(g.procs, fd)
 	}
+	return nil
 }
+
+// Holds tells whether the group has a controller's limit or count.
+func (g *Cgroup) Holds(controller string) bool { return g != nil && g.dirs[controller] != "" }
 
 // Procs returns the open cgroup.procs files that boxinit must join, before
 // anything else, by writing "0". They are an escape should they leak into a box.
@@ -136,7 +245,7 @@ func (g *Cgroup) watchOOM() {
 	if !ok {
 		return
 	}
-	if g.unified {
+	if g.unified("memory") {
 		if fd, err := unix.Open(filepath.Join(dir, "memory.events"), unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
 			g.oom = fd
 		}
@@ -165,7 +274,7 @@ func (g *Cgroup) OOMEvent() (fd int, events int16) {
 	if g == nil {
 		return -1, 0
 	}
-	if g.unified {
+	if g.unified("memory") {
 		return g.oom, unix.POLLPRI
 	}
 	return g.oom, unix.POLLIN
@@ -178,15 +287,15 @@ func (g *Cgroup) OOMKilled() bool {
 	switch {
 	case g == nil || g.dirs["memory"] == "":
 		return false
-	case g.unified && g.oom >= 0:
+	case g.unified("memory") && g.oom >= 0:
 		text := make([]byte, 4096)
 		n, err := unix.Pread(g.oom, text, 0)
 		return err == nil && key(string(text[:n]), "oom_kill") > 0
-	case g.unified:
+	case g.unified("memory"):
 		return false
 	}
-	text, err := os.ReadFile(filepath.Join(g.dirs["memory"], "memory.oom_control"))
-	return err == nil && key(string(text), "oom_kill") > 0
+	text, ok := g.get("memory", "memory.oom_control")
+	return ok && key(text, "oom_kill") > 0
 }
 
 // key returns the number after a name in a flat keyed file (cgroups(7)).
@@ -201,35 +310,39 @@ func key(text, name string) int64 {
 }
 
 // PeakMemory returns the most memory, in bytes, that the group held at once,
-// page cache included.
-func (g *Cgroup) PeakMemory() (int64, bool) {
-	if g == nil {
-		return 0, false
+// page cache included. Before Linux 5.19 cgroup v2 does not keep it: then ok is
+// false, and Memory must be polled.
+func (g *Cgroup) PeakMemory() (bytes int64, ok bool) {
+	if g != nil && g.unified("memory") {
+		return g.number("memory", "memory.peak")
 	}
-	file := "memory.max_usage_in_bytes"
-	if g.unified {
-		file = "memory.peak" // since Linux 5.19
+	return g.number("memory", "memory.max_usage_in_bytes")
+}
+
+// Memory returns how many bytes the group holds now.
+func (g *Cgroup) Memory() (bytes int64, ok bool) {
+	if g != nil && g.unified("memory") {
+		return g.number("memory", "memory.current")
 	}
-	dir, ok := g.dirs["memory"]
-	if !ok {
-		return 0, false
+	return g.number("memory", "memory.usage_in_bytes")
+}
+
+// CPUTime returns the processor time of all that ever ran in the group, the
+// making of the box included.
+func (g *Cgroup) CPUTime() (time.Duration, bool) {
+	if g != nil && g.unified("cpuacct") {
+		text, ok := g.get("cpuacct", "cpu.stat")
+		return time.Duration(key(text, "usage_usec")) * time.Microsecond, ok
 	}
-	text, err := os.ReadFile(filepath.Join(dir, file))
-	if err != nil {
-		return 0, false
-	}
-	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-	return n, err == nil
+	n, ok := g.number("cpuacct", "cpuacct.usage")
+	return time.Duration(n), ok
 }
 
 // Kill ends every process in the group where the kernel can (cgroup.kill,
 // since Linux 5.14).
 func (g *Cgroup) Kill() {
-	if g == nil || !g.unified {
-		return
-	}
-	for _, dir := range g.list() {
-		_ = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
+	if g != nil && g.v2 != "" {
+		_ = os.WriteFile(filepath.Join(g.v2, "cgroup.kill"), []byte("1"), 0)
 	}
 }
 
@@ -248,71 +361,144 @@ func (g *Cgroup) Remove() {
 		for wait := time.Millisecond; unix.Rmdir(dir) == unix.EBUSY && wait < time.Second; wait *= 2 {
 			time.Sleep(wait)
 		}
+		sweepGroups(filepath.Dir(dir))
 	}
-	g.dirs = nil
+	for _, fd := range g.locks {
+		unix.Close(fd)
+	}
+	g.dirs, g.locks = nil, nil
 }
 
-// cgroupParent finds the directory under which a group with the controller can
-// be made: on v1 our own group in that hierarchy, on v2 our own group or the
-// nearest above it that delegates the controller to us.
-func cgroupParent(controller string) (dir string, unified bool, err error) {
+// SweepCgroups removes the groups that killed runs left where this process
+// would make one.
+func SweepCgroups() {
+	places, _ := findPlaces()
+	for _, at := range places {
+		sweepGroups(at.dir)
+	}
+}
+
+// sweepGroups removes the groups in a directory that nobody holds. One with
+// processes in it stays: the kernel refuses.
+func sweepGroups(parent string) {
+	entries, _ := os.ReadDir(parent)
+	for _, e := range entries {
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), groupName) {
+			continue
+		}
+		dir := filepath.Join(parent, e.Name())
+		if fd, err := lockGroup(dir, unix.LOCK_EX|unix.LOCK_NB); err == nil {
+			_ = unix.Rmdir(dir)
+			unix.Close(fd)
+		}
+	}
+}
+
+// place is where a group with some controller can be made.
+type place struct {
+	dir     string
+	unified bool
+}
+
+// findPlaces finds, for each controller, the directory under which a group can
+// be made: on v1 our own group in that hierarchy; on v2 our own group or the
+// nearest above it that delegates controllers to us, the same for all, since a
+// process is in one group of v2.
+func findPlaces() (map[string]place, error) {
 	own, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
-		return "", false, err
+		return nil, err
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return "", false, err
+		return nil, err
 	}
+	places := map[string]place{}
+	unified := "" // our path on v2
 	for line := range strings.Lines(string(own)) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(parts) != 3 {
 			continue
 		}
-		if slices.Contains(strings.Split(parts[1], ","), controller) {
-			dir, err := mountedCgroup(string(mounts), "cgroup", controller, parts[2])
-			return dir, false, err
-		}
-	}
-	for line := range strings.Lines(string(own)) {
-		path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
-		if !ok {
+		if parts[0] == "0" {
+			unified = parts[2]
 			continue
 		}
-		dir, err := mountedCgroup(string(mounts), "cgroup2", "", path)
-		if err != nil {
-			return "", false, err
+		for controller := range strings.SplitSeq(parts[1], ",") {
+			if !slices.Contains(controllers, controller) {
+				continue
+			}
+			if dir, _, err := mountedCgroup(string(mounts), "cgroup", controller, parts[2]); err == nil {
+				places[controller] = place{dir: dir}
+			}
 		}
-		return delegated(dir, controller)
 	}
-	return "", false, errors.New("no cgroup hierarchy has this controller")
+	var wanted []string
+	for _, controller := range controllers {
+		if _, ok := places[controller]; !ok && controller != "cpuacct" {
+			wanted = append(wanted, controller)
+		}
+	}
+	if unified == "" || len(wanted) == 0 {
+		return places, nil
+	}
+	dir, top, err := mountedCgroup(string(mounts), "cgroup2", "", unified)
+	if err != nil {
+		return places, nil
+	}
+	if dir, given := delegated(dir, top, wanted); len(given) > 0 {
+		for _, controller := range given {
+			places[controller] = place{dir, true}
+		}
+		if _, ok := places["cpuacct"]; !ok {
+			places["cpuacct"] = place{dir, true} // every group of v2 has cpu.stat
+		}
+	}
+	return places, nil
 }
 
-// delegated looks from dir upwards for a v2 group whose children may have the
-// controller and where we may make one.
-func delegated(dir, controller string) (string, bool, error) {
-	for range 4 {
-		control := filepath.Join(dir, "cgroup.subtree_control")
-		text, err := os.ReadFile(control)
-		if err != nil {
-			break
+// delegated looks from dir upwards, as far as top, for the v2 group below which
+// most of the controllers can be had, and where we may make a group and move
+// ourselves into it. Processes of the user's that lie in the way are not moved.
+func delegated(dir, top string, wanted []string) (best string, given []string) {
+	for {
+		// Moving a process takes the right to write to the common ancestor's
+		// cgroup.procs as well: dir is that.
+		if unix.Access(dir, unix.W_OK) == nil && unix.Access(filepath.Join(dir, "cgroup.procs"), unix.W_OK) == nil {
+			if on := enable(dir, wanted); len(on) > len(given) {
+				best, given = dir, on
+			}
 		}
-		on := slices.Contains(strings.Fields(string(text)), controller)
-		if !on {
-			// Refused with EBUSY where the group holds processes itself.
-			on = os.WriteFile(control, []byte("+"+controller), 0) == nil
-		}
-		if on && unix.Access(dir, unix.W_OK) == nil && unix.Access(filepath.Join(dir, "cgroup.procs"), unix.W_OK) == nil {
-			return dir, true, nil
+		if len(given) == len(wanted) || dir == top || dir == "/" {
+			return best, given
 		}
 		dir = filepath.Dir(dir)
 	}
-	return "", true, errors.New("no cgroup with this controller is delegated to us")
+}
+
+// enable gives the children of a v2 group the controllers, and returns those
+// that they have.
+func enable(dir string, wanted []string) []string {
+	control := filepath.Join(dir, "cgroup.subtree_control")
+	text, err := os.ReadFile(control)
+	if err != nil {
+		return nil
+	}
+	on := strings.Fields(string(text))
+	var given []string
+	for _, controller := range wanted {
+		// Refused with EBUSY where the group holds processes itself.
+		if slices.Contains(on, controller) || os.WriteFile(control, []byte("+"+controller), 0) == nil {
+			given = append(given, controller)
+		}
+	}
+	return given
 }
 
 // mountedCgroup translates a group's path into a directory, through the mount
-// table's root field: inside a container the two differ.
-func mountedCgroup(mountinfo, fstype, controller, path string) (string, error) {
+// table's root field: inside a container the two differ. The top is the mount
+// point.
+func mountedCgroup(mountinfo, fstype, controller, path string) (dir, top string, err error) {
 	for line := range strings.Lines(mountinfo) {
 		fields := strings.Fields(line)
 		sep := slices.Index(fields, "-")
@@ -327,7 +513,7 @@ func mountedCgroup(mountinfo, fstype, controller, path string) (string, error) {
 		if !ok {
 			rest = "/"
 		}
-		return filepath.Join(mountPoint, rest), nil
+		return filepath.Join(mountPoint, rest), mountPoint, nil
 	}
-	return "", fmt.Errorf("no %s mount for %s", fstype, controller)
+	return "", "", fmt.Errorf("no %s mount for %s", fstype, controller)
 }

@@ -16,7 +16,7 @@ func TestMountedCgroup(t *testing.T) {
 		{"cgroup2", "", "/user.slice/a", "/sys/fs/cgroup/unified/user.slice/a"},
 		{"cgroup", "hugetlb", "/", ""},
 	} {
-		got, err := mountedCgroup(mounts, c.fstype, c.controller, c.path)
+		got, _, err := mountedCgroup(mounts, c.fstype, c.controller, c.path)
 		if got != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("%s %s %s: %q, %v; want %q", c.fstype, c.controller, c.path, got, err, c.want)
 		}

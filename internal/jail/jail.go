@@ -59,11 +59,13 @@ type Command struct {
 	Stdin, Stdout, Stderr int
 }
 
-// Limits bound a whole box. Zero means no limit.
+// Limits are those of a box that a control group can hold. Zero means no limit.
 type Limits struct {
-	Memory int64   // bytes
-	Pids   int64   // processes and threads
-	CPUs   float64 // processors' worth of time
+	Memory  int64   // bytes
+	Swap    int64   // bytes beside Memory; where Memory is limited, 0 is none
+	Pids    int64   // processes and threads
+	CPUs    float64 // processors' worth of time
+	CPUTime bool    // processor time is limited, so it must be counted
 }
 
 // None reports whether nothing is limited.

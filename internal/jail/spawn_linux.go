@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,7 +29,8 @@ type Box struct {
 	// Pid of PID 1 on the host; 0 until Born was received.
 	Pid int
 
-	helper int // pid of the process that made PID 1; 0 when reaped
+	helper int           // pid of the process that made PID 1; 0 when reaped
+	making time.Duration // processor time of that process
 	buf    [reportSize + 1]byte
 	oob    [64]byte
 }
@@ -272,8 +274,7 @@ var ErrGone = errors.New("the box is gone")
 func (b *Box) Reap() (unix.Rusage, error) {
 	var usage unix.Rusage
 	if b.helper > 0 {
-		waitFor(b.helper, nil)
-		b.helper = 0
+		b.reapHelper(0)
 	}
 	// The helper is gone, so Born is in the socket if it ever was sent.
 	for b.Pid == 0 {
@@ -294,6 +295,31 @@ func (b *Box) Reap() (unix.Rusage, error) {
 	unix.Close(b.Control)
 	b.Control = -1
 	return usage, err
+}
+
+// HelperCPU returns the processor time of the process that made PID 1, which
+// ends before a command starts.
+func (b *Box) HelperCPU() time.Duration {
+	b.reapHelper(unix.WNOHANG)
+	return b.making
+}
+
+func (b *Box) reapHelper(options int) {
+	if b.helper <= 0 {
+		return
+	}
+	var usage unix.Rusage
+	for {
+		pid, err := unix.Wait4(b.helper, nil, options, &usage)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if pid == 0 {
+			return
+		}
+		b.helper, b.making = 0, time.Duration(usage.Utime.Nano()+usage.Stime.Nano())
+		return
+	}
 }
 
 func waitFor(pid int, usage *unix.Rusage) error {

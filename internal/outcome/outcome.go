@@ -86,7 +86,8 @@ type Outcome struct {
 	FilesCloned         *int64               `json:"files_cloned"`
 	PeakMemoryMB        *float64             `json:"peak_memory_mb"`     // MiB
 	PeakMemorySource    string               `json:"peak_memory_source"` // "cgroup", "polled" or "none"
-	CPUMS               float64              `json:"cpu_ms"`
+	CPUMS               float64              `json:"cpu_ms"`             // of all processes of the box
+	CPUSource           string               `json:"cpu_source"`         // "cgroup", "polled" or "none"
 	Stdout              string               `json:"stdout"`
 	Stderr              string               `json:"stderr"`
 	StdoutBase64        string               `json:"stdout_base64,omitempty"` // only when stdout is not UTF-8

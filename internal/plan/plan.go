@@ -33,7 +33,7 @@ const (
 	Pivot                         // enter the new root, read-only, and drop the old
 	Hostname                      // strings: name
 	Loopback                      // bring lo up
-	Rlimit                        // A: resource, B: soft, C: hard
+	Rlimit                        // A: resource, B: soft, C: hard; RLIMIT_NOFILE is the commands' alone
 	SendFD                        // A: tag; strings: directory to hand to the supervisor
 	IDs                           // A: uid, B: gid, C: set groups<<16 | count; raw: u32 groups
 	MaxUserNS                     // user.max_user_namespaces = 0, asserted
@@ -53,13 +53,14 @@ const (
 	Umask                         // A: umask of the commands; without it the caller's
 	LayerDir                      // make a directory in a layer of the hidden mount; A: mode, B: uid<<32|gid, C: Layer*; strings: path there
 	Whiteout                      // make a path of such a layer absent; C: LayerRAM or 0; strings: path there
+	Sysctl                        // strings: path of a switch in the new root's /proc/sys, value
 )
 
 var codeNames = [...]string{"", "join cgroup", "unshare", "map ids", "fork", "user namespace", "new root", "make directory", "make file",
 	"make symlink", "bind", "mount tmpfs", "mount overlay", "mount proc", "mount sysfs", "mount devpts", "mount mqueue", "mask", "make read-only",
 	"pivot", "hostname", "loopback", "rlimit", "send descriptor", "set ids", "max_user_namespaces", "drop capabilities", "landlock",
 	"landlock path", "landlock apply", "seccomp", "assert", "serve", "RAM layer", "bound capabilities", "rebind", "mover", "OOM score", "personality",
-	"umask", "layer directory", "whiteout"}
+	"umask", "layer directory", "whiteout", "sysctl"}
 
 // String names the step in messages.
 func (c Code) String() string {
@@ -88,6 +89,7 @@ const (
 const (
 	TagWorkspace = 1 // root of the workspace as the box sees it
 	TagLayer     = 2 // upper directory of a layer in RAM
+	TagPrivate   = 3 // a directory on the box's own tmpfs
 )
 
 // Op is one step.

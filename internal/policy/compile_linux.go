@@ -19,6 +19,7 @@ type Mount struct {
 	Lower       string
 	Upper, Work string // on the host; both empty: in RAM
 	RAMSize     int64  // bytes
+	RAMFiles    int64  // inodes; 0: no limit
 	Mode        uint32 // of the upper in RAM
 }
 
@@ -57,7 +58,10 @@ type Box struct {
 	Notify      []byte   // the same: what the mover has to see
 	NoFile      uint64   // RLIMIT_NOFILE; 0: as it is
 	Memory      int64    // bytes that private files may take; 0: half of the host's
-	Processes   uint64   // RLIMIT_NPROC, where no cgroup limits them; 0: as it is
+	Processes   uint64   // RLIMIT_NPROC; 0: as it is
+	PidMax      uint64   // the box's process numbers end below that; 0: as they do
+	Core        uint64   // RLIMIT_CORE in bytes; 0: no core dump
+	CountFiles  bool     // its tmpfs is handed out, to be counted
 }
 
 const (
@@ -111,6 +115,9 @@ func (b *Box) View() (*plan.Plan, error) {
 	}
 	p.Add(plan.Pivot, 0, 0, 0)
 	p.Add(plan.SendFD, plan.TagWorkspace, 0, 0, b.Workspace)
+	if b.CountFiles {
+		p.Add(plan.SendFD, plan.TagPrivate, 0, 0, "/dev/shm")
+	}
 	b.rights(p)
 	return p, nil
 }
@@ -133,6 +140,10 @@ func (b *Box) namespaces(p *plan.Plan) {
 // system mounts what no policy changes.
 func (b *Box) system(p *plan.Plan) {
 	p.Add(plan.Proc, attrProc, 1, 0, "/proc")
+	if b.PidMax > 0 {
+		// Namespaced since Linux 6.14; before that it is the host's.
+		p.Add(plan.Sysctl, 0, 0, 0, "/proc/sys/kernel/pid_max", fmt.Sprint(b.PidMax))
+	}
 	p.Add(plan.Sysfs, attrProc|unix.MOUNT_ATTR_RDONLY, 1, 0, "/sys")
 	p.Add(plan.Dir, 0o755, 0, 0, "/dev")
 	for _, name := range devices {

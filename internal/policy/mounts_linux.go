@@ -101,6 +101,9 @@ func (b *Box) mounts(p *plan.Plan) error {
 	default:
 		if b.Mount.Upper == "" {
 			options := fmt.Sprintf("mode=0700,size=%d", b.Mount.RAMSize)
+			if b.Mount.RAMFiles > 0 {
+				options += fmt.Sprintf(",nr_inodes=%d", b.Mount.RAMFiles)
+			}
 			p.Add(plan.RAMLayer, uint64(b.Mount.Mode), owner(b.User), plan.TagLayer, options)
 		}
 		p.Add(plan.Overlay, attr, 0, 0, b.Mount.Lower, b.Mount.Upper, b.Mount.Work, b.Workspace, b.overlayOptions())

@@ -17,6 +17,9 @@ const (
 	AtDeadline               // the deadline passed
 	OutOfMemory              // the memory limit was reached
 	TooMuchOutput            // the output limit was reached
+	OutOfDisk                // the limit of what the layers take was reached
+	OutOfTime                // the limit of processor time was reached
+	TooManyTasks             // there were more processes than a box may have
 	Interrupted              // the caller's context ended, or it sent a signal
 	NeverStarted             // see Result.StartError
 	BoxFailed                // see Result.Failure
@@ -27,6 +30,9 @@ type Limits struct {
 	Timeout time.Duration // wall time; 0: none
 	Output  int64         // bytes a stream; 0: none
 	Memory  int64         // bytes, watched by polling where no cgroup does it; 0: none
+	CPU     time.Duration // processor time of the whole box; 0: none
+	Tasks   int64         // processes, watched by polling where the kernel does not count them; 0: none
+	Disk    *Disk         // nil: none
 }
 
 // Result is what really happened.
@@ -40,6 +46,7 @@ type Result struct {
 	Signal     syscall.Signal     // that Interrupted it; 0 for a context
 	Duration   time.Duration      // start of the command to its end
 	CPU        time.Duration      // of all processes of the box
+	CPUSource  string             // "cgroup" or "polled"
 	PeakMemory int64              // bytes; 0 when unknown
 	PeakSource string             // "cgroup", "polled" or "none"
 	Missing    []string           // steps that this host could not give

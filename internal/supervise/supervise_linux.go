@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -38,8 +39,10 @@ type follower struct {
 	killed    bool
 	exited    bool
 	ended     time.Time
-	memory    memoryPoller
-	making    time.Duration // processor time that making the box took
+	watchAt   time.Time // when the watch begins; zero: it has, or need not
+	watch     *watcher
+	private   int           // directory on the box's own tmpfs; -1
+	making    time.Duration // processor time that making PID 1 took
 	unreaped  time.Duration // processor time of what was alive when the box was killed
 	setupBy   time.Time
 	buf       []byte
@@ -47,13 +50,14 @@ type follower struct {
 
 type call struct {
 	signal syscall.Signal // 0: the caller gave up
+	over   End            // a limit that is passed, instead; ByItself: none
 }
 
 // Run starts the command in its box, follows it to its end, and waits until
 // every process of the box is gone. The box cannot be used afterwards. The
 // goroutine must be the one that called jail.Start, still locked to its thread.
 func (c *Command) Run() Result {
-	f := &follower{Command: c, stdout: -1, stderr: -1, terminal: -1, wake: -1, calls: make(chan call, 8)}
+	f := &follower{Command: c, stdout: -1, stderr: -1, terminal: -1, wake: -1, private: -1, calls: make(chan call, 8)}
 	f.result = Result{Workspace: -1, Layer: -1, PeakSource: "none"}
 	f.setupBy = time.Now().Add(setup)
 	stop := make(chan struct{})
@@ -63,6 +67,9 @@ func (c *Command) Run() Result {
 		f.kill()
 	}
 	f.loop()
+	if f.watch != nil {
+		f.watch.end()
+	}
 	close(stop)
 	f.listening.Wait() // before its descriptor is closed, and becomes another's
 	f.drain(&f.stdout, c.Stdout)
@@ -194,24 +201,26 @@ func readable(fd int, stop <-chan struct{}) bool {
 	}
 }
 
-func (f *follower) listen(stop <-chan struct{}) {
-	tell := func(c call) {
-		select {
-		case f.calls <- c:
-		case <-stop:
-			return
-		}
-		one := [8]byte{1}
-		_, _ = unix.Write(f.wake, one[:])
+// tell hands a call to the loop.
+func (f *follower) tell(c call, stop <-chan struct{}) {
+	select {
+	case f.calls <- c:
+	case <-stop:
+		return
 	}
+	one := [8]byte{1}
+	_, _ = unix.Write(f.wake, one[:])
+}
+
+func (f *follower) listen(stop <-chan struct{}) {
 	done := f.Done
 	for {
 		select {
 		case s := <-f.Signals:
-			tell(call{signal: s})
+			f.tell(call{signal: s}, stop)
 		case <-done:
 			done = nil
-			tell(call{})
+			f.tell(call{}, stop)
 		case <-stop:
 			return
 		}
@@ -280,7 +289,7 @@ func (f *follower) untilNextEvent() *unix.Timespec {
 	if f.began != 0 {
 		next = time.Time{}
 	}
-	for _, at := range []time.Time{f.deadline, f.killAt, f.memory.next} {
+	for _, at := range []time.Time{f.deadline, f.killAt, f.watchAt} {
 		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
@@ -305,12 +314,21 @@ func (f *follower) checkTime() {
 	case !f.killAt.IsZero() && !now.Before(f.killAt):
 		f.kill()
 	}
-	if !f.memory.next.IsZero() && !now.Before(f.memory.next) && !f.exited && !f.killed {
-		over := f.memory.poll(f.Box.Pid)
-		if f.Limits.Memory > 0 && over > f.Limits.Memory {
-			f.end(OutOfMemory)
-		}
+	if !f.watchAt.IsZero() && !now.Before(f.watchAt) && !f.exited && !f.killed {
+		f.startWatch()
 	}
+}
+
+// startWatch begins to watch the box: not at once, since most commands end soon.
+func (f *follower) startWatch() {
+	f.watchAt = time.Time{}
+	f.watch = &watcher{
+		Command: f.Command, pid1: f.Box.Pid, private: f.private, layer: f.result.Layer, making: f.making + f.Box.HelperCPU(),
+		stop: make(chan struct{}), done: make(chan struct{}),
+	}
+	stop := f.watch.stop
+	f.watch.over = func(why End) { f.tell(call{over: why}, stop) }
+	go f.watch.run()
 }
 
 // receive takes in all reports that are there; true when there will be no more.
@@ -332,6 +350,8 @@ func (f *follower) receive() (gone bool) {
 				f.result.Workspace = r.FD
 			case plan.TagLayer:
 				f.result.Layer = r.FD
+			case plan.TagPrivate:
+				f.private = r.FD
 			}
 		case jail.Started:
 			f.began = r.B
@@ -341,7 +361,7 @@ func (f *follower) receive() (gone bool) {
 			if f.Limits.Timeout > 0 {
 				f.deadline = now.Add(f.Limits.Timeout - age)
 			}
-			f.memory.begin(now, f.Limits.Memory > 0)
+			f.watchAt = now.Add(firstLook)
 		case jail.NotStarted:
 			f.result.StartError, f.result.StartWhat = r.Err, r.Text
 			if f.result.End == ByItself {
@@ -369,6 +389,10 @@ func (f *follower) obey() {
 		select {
 		case c := <-f.calls:
 			if f.exited || f.killed {
+				continue
+			}
+			if c.over != ByItself {
+				f.end(c.over)
 				continue
 			}
 			first := f.result.End == ByItself
@@ -402,7 +426,7 @@ func (f *follower) fail(err error) {
 }
 
 func (f *follower) kill() {
-	if !f.killed && f.Box.Pid > 0 {
+	if _, counted := f.Cgroup.CPUTime(); !f.killed && f.Box.Pid > 0 && !counted {
 		// The kernel drops the times of processes that die with their pid
 		// namespace.
 		f.unreaped = cpuTime(f.Box.Pid)
@@ -470,7 +494,7 @@ func (f *follower) drain(fd *int, to *Capture) {
 func (f *follower) finish() {
 	r := &f.result
 	usage, err := f.Box.Reap()
-	r.CPU = max(time.Duration(usage.Utime.Nano()+usage.Stime.Nano())-f.making, 0) + f.unreaped
+	f.count(usage)
 	if err != nil && r.End != BoxFailed {
 		r.End, r.Failure = BoxFailed, fmt.Errorf("wait for the box: %w", err)
 	}
@@ -486,13 +510,41 @@ func (f *follower) finish() {
 	if r.End == ByItself && !r.Known {
 		r.End, r.Failure = BoxFailed, errors.New("the box ended and the command's exit status is unknown")
 	}
-	if peak, ok := f.Cgroup.PeakMemory(); ok {
-		r.PeakMemory, r.PeakSource = peak, "cgroup"
-	} else if f.memory.peak > 0 {
-		r.PeakMemory, r.PeakSource = f.memory.peak, "polled"
+	if r.End == ByItself && f.Limits.Disk != nil {
+		// What it wrote last, nobody has looked at.
+		if over, _ := f.Limits.Disk.look(0, new(atomic.Bool)); over {
+			r.End = OutOfDisk
+		}
+	}
+	if f.private >= 0 {
+		unix.Close(f.private)
 	}
 	if f.wake >= 0 {
 		unix.Close(f.wake)
+	}
+}
+
+// count fills in what the box took. What making it took is not the command's.
+func (f *follower) count(usage unix.Rusage) {
+	r := &f.result
+	making := f.making + f.Box.HelperCPU()
+	if cpu, ok := f.Cgroup.CPUTime(); ok {
+		r.CPU, r.CPUSource = max(cpu-making, 0), "cgroup"
+	} else {
+		r.CPU, r.CPUSource = max(time.Duration(usage.Utime.Nano()+usage.Stime.Nano())-f.making, 0)+f.unreaped, "polled"
+	}
+	if peak, ok := f.Cgroup.PeakMemory(); ok {
+		r.PeakMemory, r.PeakSource = peak, "cgroup"
+	}
+	if f.watch == nil {
+		return
+	}
+	if r.CPUSource == "polled" {
+		// Of those that ran to the end of the box, nobody waited for.
+		r.CPU = max(r.CPU, f.watch.cpu)
+	}
+	if r.PeakSource == "none" && f.watch.peak > 0 {
+		r.PeakMemory, r.PeakSource = f.watch.peak, "polled"
 	}
 }
 

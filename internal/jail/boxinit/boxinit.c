@@ -36,6 +36,7 @@ enum op_code {
 	OP_SECCOMP, OP_ASSERT, OP_SERVE, OP_RAMLAYER, OP_BOUNDCAPS, OP_REBIND, OP_MOVER,
 	OP_OOM_SCORE, OP_PERSONALITY, OP_UMASK,
 	OP_LAYER_DIR, OP_WHITEOUT,
+	OP_SYSCTL,
 };
 
 enum { BIND_OPTIONAL = 1, FORK_MAPS = 1, ASSERT_NO_USERNS = 1, ASSERT_READONLY_ROOT = 2, ASSERT_NO_CAPS = 4, SERVE_ONESHOT = 1, MOVER_RESTARTS = 1,
@@ -712,6 +713,7 @@ static struct {
 	const char *cwd, *search;
 	int in, out, err;
 	int foreground; // make stdin the controlling terminal
+	u64 open_files[2]; // RLIMIT_NOFILE, soft and hard, where it is set: PID 1 itself needs its own
 	volatile long failure, listener;
 } start;
 
@@ -828,6 +830,8 @@ static void run_command(void *unused)
 		if (ret >= 0 && cwd[0] != '/')
 			ret = -EXDEV;
 	}
+	if (ret >= 0 && start.open_files[1])
+		ret = sys(prlimit64, 0, RLIMIT_NOFILE_, start.open_files, 0);
 	if (ret >= 0)
 		ret = sys(rt_sigprocmask, SIG_SETMASK_, &no_signals, 0, 8);
 	sys(umask, caller_umask);
@@ -1107,6 +1111,13 @@ static void execute(const struct op *o)
 	case OP_PROC:
 		do_proc(S(0), o->a, (int)o->b);
 		return;
+	case OP_SYSCTL: {
+		// Of a namespace of ours, or it is refused; the plan knows which are.
+		int fd = (int)must(open_in_root(S(0), O_WRONLY_), S(0));
+		must(sys(write, fd, S(1), length(S(1))), S(0));
+		sys(close, fd);
+		return;
+	}
 	case OP_SYSFS:
 		do_special("sysfs", S(0), 0, o->a, (int)o->b);
 		return;
@@ -1135,6 +1146,11 @@ static void execute(const struct op *o)
 		return;
 	case OP_RLIMIT: {
 		u64 limit[2] = {o->b, o->c};
+		if (o->a == RLIMIT_NOFILE_) {
+			start.open_files[0] = limit[0];
+			start.open_files[1] = limit[1];
+			return;
+		}
 		must(sys(prlimit64, 0, o->a, limit, 0), "rlimit");
 		return;
 	}

@@ -1,0 +1,178 @@
+package box
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"hutch/internal/changeset"
+	"hutch/internal/jail"
+	"hutch/internal/policy"
+	"hutch/internal/supervise"
+)
+
+// limits decides what holds each limit: a cgroup where one can be had, else the
+// kernel's limits of a process, else the watch of supervise.
+func (r *run) limits(b *policy.Box) {
+	l := r.policy
+	b.Memory = l.Memory
+	b.Core = hard(unix.RLIMIT_CORE, l.Core, "core", r)
+	b.NoFile = hard(unix.RLIMIT_NOFILE, l.OpenFiles, "open_files", r)
+	held := jail.Limits{Memory: l.Memory, Swap: l.Swap, CPUs: l.CPUs, CPUTime: l.CPUTime > 0}
+	if l.Pids > 0 {
+		// Counted for this box alone: in a user namespace of its own (since
+		// Linux 5.14). It refuses a fork before the work for it is done, unlike
+		// a cgroup. PID 1 is not the command's.
+		b.Processes = uint64(l.Pids) + 1
+		if r.trusted { // the kernel does not count processes of the host's uid 0
+			b.PidMax = r.pidMax(l.Pids)
+			if b.PidMax == 0 || l.Pids < fewPids {
+				held.Pids = l.Pids
+			}
+		}
+	}
+	r.group, r.ungiven = nil, nil
+	if held != (jail.Limits{}) {
+		r.group, r.ungiven = jail.NewCgroup(r.id, held)
+	}
+	for i := range r.group.Procs() {
+		b.CgroupFDs = append(b.CgroupFDs, jail.CgroupFD(i))
+	}
+	if held.Pids > 0 && !slices.Contains(r.ungiven, "pids") {
+		b.PidMax = 0
+	}
+	b.CountFiles = slices.Contains(r.ungiven, "memory")
+	if slices.ContainsFunc(r.ungiven, func(limit string) bool { return limit != "pids" }) {
+		r.missing("limits")
+	}
+	if slices.Contains(r.ungiven, "swap") {
+		r.note("swap is not limited: this kernel does not count it (swapaccount)")
+	}
+}
+
+// hard returns what a limit of processes can be here: an ordinary user cannot
+// have more than he has himself.
+func hard(resource int, want int64, key string, r *run) uint64 {
+	var own unix.Rlimit
+	if want <= 0 || unix.Getrlimit(resource, &own) != nil || uint64(want) <= own.Max || r.privileged {
+		return uint64(max(want, 0))
+	}
+	r.note("limits.%s: %d is more than this user may have; it is %d", key, want, own.Max)
+	return own.Max
+}
+
+const (
+	// reservedPids are never given twice: when the numbers have been all used,
+	// the kernel goes on behind them (RESERVED_PIDS).
+	reservedPids = 300
+	// fewPids is below what a limit by process numbers, which is wrong by
+	// reservedPids, does not come near enough.
+	fewPids = 3000
+)
+
+// pidMax returns below which process numbers a box of the host's root stays so
+// that it has no more processes than that, 0 where that cannot be set.
+func (r *run) pidMax(pids int64) uint64 {
+	switch {
+	case r.noPidMax || !kernelAtLeast(6, 14): // there it is the whole host's
+		return 0
+	case pids < fewPids:
+		return uint64(pids) + reservedPids + 1
+	}
+	return uint64(pids) + 2 // 0 is none, and 1 is not the command's
+}
+
+// kernelAtLeast tells whether the running kernel is of a release or later.
+func kernelAtLeast(major, minor int) bool {
+	var name unix.Utsname
+	if unix.Uname(&name) != nil {
+		return false
+	}
+	var have [2]int
+	n, _ := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &have[0], &have[1])
+	return n == 2 && (have[0] > major || have[0] == major && have[1] >= minor)
+}
+
+// watchTasks stands in, once it is known whom the command runs as, for a limit
+// of processes that the kernel does not hold.
+func (r *run) watchTasks() {
+	r.tasks = 0
+	pids := r.policy.Pids
+	if pids <= 0 || !r.trusted || r.user.UID != 0 || r.group.Holds("pids") {
+		return
+	}
+	switch {
+	case r.plan.PidMax == 0:
+		r.tasks = pids
+		r.missing("limits")
+		r.note("no cgroup counts processes here, and the kernel does not count those of uid 0: a watch ends the box when they are more than %d", pids)
+	case pids < fewPids:
+		r.missing("limits")
+		r.note("no cgroup counts processes here: of the host's uid 0 there may be %d more than %d", reservedPids, pids)
+	}
+}
+
+// boundLayers limits what the layers take, of memory by the size of the file
+// system there, else by a watch.
+func (r *run) boundLayers(b *policy.Box) error {
+	r.disk = nil
+	l := r.policy
+	var names []string
+	switch {
+	case r.RAM:
+		b.Mount.RAMSize = cmp.Or(r.RAMSize, DefaultRAM)
+		if l.Disk > 0 {
+			b.Mount.RAMSize = min(b.Mount.RAMSize, l.Disk)
+		}
+		b.Mount.RAMFiles = l.Files
+	case r.branch.Form == changeset.Tree:
+		names = append(names, r.branch.Layer)
+	default:
+		names = append(names, r.branch.Layer, r.branch.Work)
+	}
+	if l.Disk <= 0 && l.Files <= 0 {
+		return nil
+	}
+	for _, dir := range b.CacheDirs {
+		names = append(names, filepath.Base(dir))
+	}
+	r.disk = &supervise.Disk{Dir: r.dir.fd, Names: names, Bytes: l.Disk, Files: l.Files}
+	return r.disk.Begin(r.branch.Form == changeset.Tree)
+}
+
+// watched are the limits that supervise has to hold.
+func (r *run) watched() supervise.Limits {
+	l := r.policy
+	w := supervise.Limits{Timeout: l.Timeout, Output: l.Output, CPU: l.CPUTime, Tasks: r.tasks, Disk: r.disk}
+	if slices.Contains(r.ungiven, "memory") {
+		w.Memory = l.Memory
+	}
+	return w
+}
+
+// pinCPUs stands in for a processor limit that no cgroup holds: the box may use
+// no more processors than that, rounded up. The helper inherits the mask.
+func (r *run) pinCPUs() (restore func()) {
+	cpus := r.policy.CPUs
+	if !slices.Contains(r.ungiven, "cpus") || cpus <= 0 {
+		return func() {}
+	}
+	var all, some unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		return func() {}
+	}
+	want := int(math.Ceil(cpus))
+	for cpu := 0; cpu < len(all)*64 && some.Count() < want; cpu++ {
+		if all.IsSet(cpu) {
+			some.Set(cpu)
+		}
+	}
+	if unix.SchedSetaffinity(0, &some) != nil {
+		return func() {}
+	}
+	return func() { _ = unix.SchedSetaffinity(0, &all) }
+}

@@ -171,7 +171,7 @@ func receiptsCommand() *cobra.Command {
 			return withStore(func(s *box.Store) error {
 				receipts, err := s.Receipts.List()
 				for _, r := range receipts {
-					fmt.Printf("%s\n", r.Raw)
+					fmt.Printf("%s\n", escapeControls(r.Raw))
 				}
 				return err
 			})
@@ -187,7 +187,7 @@ func receiptsCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				fmt.Printf("%s\n", r.Raw)
+				fmt.Printf("%s\n", escapeControls(r.Raw))
 				return nil
 			})
 		},

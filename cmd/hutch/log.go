@@ -58,7 +58,7 @@ func printLog(list []box.Logged) error {
 		if p.CanUndo {
 			undo = fmt.Sprintf("yes, %d bytes kept", p.Bytes)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\n", p.ID, p.Time.Local().Format(time.DateTime), p.State, p.Created, p.Modified, p.Deleted, undo, inTable(p.Argv))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\n", p.ID, p.Time.Local().Format(time.DateTime), p.State, p.Created, p.Modified, p.Deleted, oneLine(undo), inTable(p.Argv))
 	}
 	return table.Flush()
 }

@@ -71,9 +71,10 @@ func code(err error) int {
 	return outcome.ExitHutch
 }
 
-// oneLine keeps a message on its line, whatever names it quotes.
+// oneLine keeps a message on its line and away from the terminal's controls,
+// whatever names it quotes: a box chose them.
 func oneLine(s string) string {
-	return strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ")
+	return visible(strings.ReplaceAll(strings.TrimSpace(s), "\n", "; "))
 }
 
 // joinBooleans makes "--allow-net false" mean "--allow-net=false": users of

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -91,13 +92,13 @@ func (f *runFlags) run(cmd *cobra.Command, args []string) error {
 	signals := make(chan os.Signal, 4)
 	forwarded := make(chan syscall.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	go forward(signals, forwarded)
 	opts.Signals = forwarded
+	restore := func() {}
 	if f.tty {
-		resized, restore := enterRaw(os.Stdin)
+		opts.Resized, restore = enterRaw(os.Stdin)
 		defer restore()
-		opts.Resized = resized
 	}
+	go forward(signals, forwarded, restore)
 	out, err := box.Run(opts)
 	if f.json {
 		if jerr := printJSON(out); jerr != nil {
@@ -124,8 +125,8 @@ const patience = 5 * time.Second
 
 // forward hands signals to the run. One that has not ended the process after a
 // while ends it as if nobody had caught it: the box dies with us, and a
-// promotion is made to be interrupted.
-func forward(from <-chan os.Signal, to chan<- syscall.Signal) {
+// promotion is made to be interrupted. restore comes before that.
+func forward(from <-chan os.Signal, to chan<- syscall.Signal, restore func()) {
 	for received := range from {
 		s, ok := received.(syscall.Signal)
 		if !ok {
@@ -136,6 +137,7 @@ func forward(from <-chan os.Signal, to chan<- syscall.Signal) {
 		default: // enough were sent
 		}
 		time.AfterFunc(patience, func() {
+			restore()
 			signal.Reset(s)
 			if self, err := os.FindProcess(os.Getpid()); err == nil {
 				_ = self.Signal(s)
@@ -279,7 +281,36 @@ func piped(file *os.File) bool {
 }
 
 func printJSON(v any) error {
-	encoder := json.NewEncoder(os.Stdout)
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
-	return encoder.Encode(v)
+	if err := encoder.Encode(v); err != nil {
+		return err
+	}
+	_, err := os.Stdout.Write(escapeControls(text.Bytes()))
+	return err
+}
+
+// escapeControls writes the controls that JSON does not forbid, U+007F to
+// U+009F, as escapes of the same meaning: it may be read on a terminal.
+func escapeControls(document []byte) []byte {
+	var out []byte
+	from := 0
+	for i, c := range document {
+		n := 0
+		switch {
+		case c == 0x7f:
+			n = 1
+		case c == 0xc2 && i+1 < len(document) && document[i+1] < 0xa0:
+			n, c = 2, document[i+1]
+		default:
+			continue
+		}
+		out = fmt.Appendf(append(out, document[from:i]...), `\u%04x`, c)
+		from = i + n
+	}
+	if from == 0 {
+		return document
+	}
+	return append(out, document[from:]...)
 }

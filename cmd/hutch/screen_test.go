@@ -3,6 +3,8 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"unicode"
@@ -71,4 +73,34 @@ func TestPaintColours(t *testing.T) {
 	if buf.String() != want {
 		t.Errorf("%q", buf.String())
 	}
+}
+
+// Messages quote what a box named.
+func TestMessagesHoldNoControls(t *testing.T) {
+	message := oneLine("a\x1b]0;t\x07b\nc\u009b2J\u202e\r\x7f\xff\n")
+	if want := "a^[]0;t^Gb; c<U+009B>2J<U+202E>^M^?<FF>"; message != want {
+		t.Errorf("%q, want %q", message, want)
+	}
+}
+
+// JSON says the same with and without.
+func FuzzEscapeControls(f *testing.F) {
+	f.Add("a\x7fb\u009b31m\u00a0\u0080")
+	f.Add("\xc2")
+	f.Fuzz(func(t *testing.T, text string) {
+		document, err := json.Marshal(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		escaped := escapeControls(document)
+		for _, r := range string(escaped) {
+			if unicode.IsControl(r) {
+				t.Fatalf("%q holds %U", escaped, r)
+			}
+		}
+		var before, after string
+		if err := errors.Join(json.Unmarshal(document, &before), json.Unmarshal(escaped, &after)); err != nil || before != after {
+			t.Fatalf("%q became %q: %v", before, after, err)
+		}
+	})
 }

@@ -16,6 +16,7 @@ import (
 	"hutch/internal/outcome"
 	"hutch/internal/plan"
 	"hutch/internal/supervise"
+	"hutch/internal/term"
 )
 
 // output puts the captured output into the outcome.
@@ -34,11 +35,15 @@ func (r *run) output() {
 		if err != nil {
 			r.note("%s cannot be read back: %v", name, err)
 		}
+		cut := c.Size() > int64(len(head))
+		if r.policy.StripEscapes {
+			head = term.Strip(head)
+		}
 		*text = strings.ToValidUTF8(string(head), "\uFFFD")
 		if !utf8.Valid(head) {
 			*encoded = base64.StdEncoding.EncodeToString(head)
 		}
-		if c.Size() > int64(len(head)) {
+		if cut {
 			*truncated = true
 			if r.keep == "" {
 				*path = r.store.saveOutput(r.dir, name)

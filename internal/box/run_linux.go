@@ -21,6 +21,7 @@ import (
 	"hutch/internal/policy"
 	"hutch/internal/promote"
 	"hutch/internal/supervise"
+	"hutch/internal/term"
 	"hutch/internal/view"
 	"hutch/internal/workspace"
 )
@@ -28,20 +29,21 @@ import (
 // run is the state of one Run.
 type run struct {
 	Request
-	policy policy.InForce
-	id     string
-	store  *Store
-	out    *outcome.Outcome
-	ws     *workspace.Workspace
-	dir    *dir
-	stamp  workspace.Stamp
-	branch *workspace.Branch
-	host   view.Host
-	user   view.User
-	env    []string
-	result supervise.Result
-	stdout *supervise.Capture
-	stderr *supervise.Capture
+	policy  policy.InForce
+	id      string
+	store   *Store
+	out     *outcome.Outcome
+	ws      *workspace.Workspace
+	dir     *dir
+	stamp   workspace.Stamp
+	branch  *workspace.Branch
+	host    view.Host
+	user    view.User
+	env     []string
+	result  supervise.Result
+	stdout  *supervise.Capture
+	stderr  *supervise.Capture
+	through []*term.Writer // of the streams that are let through by what they say
 
 	privileged, trusted bool
 	group               *jail.Cgroup
@@ -156,10 +158,11 @@ func (r *run) inBox(strategies []workspace.Strategy, removed chan<- error) error
 		}
 		removed <- r.dir.remove()
 	}
-	r.stdout = supervise.NewCapture(func() (*os.File, error) { return r.dir.createFile("stdout") }, r.Stdout)
-	r.stderr = supervise.NewCapture(func() (*os.File, error) { return r.dir.createFile("stderr") }, r.Stderr)
+	r.stdout = supervise.NewCapture(func() (*os.File, error) { return r.dir.createFile("stdout") }, r.streamed(r.Stdout))
+	r.stderr = supervise.NewCapture(func() (*os.File, error) { return r.dir.createFile("stderr") }, r.streamed(r.Stderr))
 	defer r.stdout.Close()
 	defer r.stderr.Close()
+	defer r.flush() // last, since nobody knows how long the reader takes
 	r.result.Workspace, r.result.Layer = -1, -1
 	defer r.closeResult()
 	if err := r.execute(strategies); err != nil {
@@ -181,9 +184,6 @@ func (r *run) inBox(strategies []workspace.Strategy, removed chan<- error) error
 		err = errors.Join(err, unrecorded)
 		r.out.Error = err.Error()
 	}
-	// Last, since nobody knows how long the reader takes.
-	r.stdout.Flush()
-	r.stderr.Flush()
 	return err
 }
 

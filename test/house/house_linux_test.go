@@ -108,6 +108,7 @@ var allowed = map[string][]string{
 	"workspace": {"fsat", "changeset", "gitdb"},
 	"promote":   {"fsat", "changeset", "workspace"},
 	"globs":     {},
+	"term":      {},
 	"merge":     {"fsat", "changeset", "gitdb", "globs"},
 	"guard":     {"fsat", "changeset", "globs", "gitdb"},
 	"outcome":   {"changeset", "promote", "guard"},
@@ -115,7 +116,7 @@ var allowed = map[string][]string{
 	"policy":    {"plan", "view", "fsat", "globs"},
 	"jail":      {"plan", "fsat"},
 	"supervise": {"jail", "plan", "outcome", "fsat"},
-	"box":       {"policy", "view", "plan", "workspace", "jail", "supervise", "changeset", "globs", "gitdb", "guard", "merge", "promote", "receipt", "outcome", "fsat"},
+	"box":       {"policy", "view", "plan", "workspace", "jail", "supervise", "term", "changeset", "globs", "gitdb", "guard", "merge", "promote", "receipt", "outcome", "fsat"},
 }
 
 // roomOf returns the top room of an import path: what lies below a room is

@@ -479,6 +479,7 @@ type Outcome struct {
 	Stdout              string   `json:"stdout"`
 	Stderr              string   `json:"stderr"`
 	StdoutBase64        string   `json:"stdout_base64"`
+	StderrBase64        string   `json:"stderr_base64"`
 	StdoutTruncated     bool     `json:"stdout_truncated"`
 	StdoutBytes         int64    `json:"stdout_bytes"`
 	StdoutPath          string   `json:"stdout_path"`

@@ -1,0 +1,329 @@
+package run
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hutch/test/lab"
+)
+
+// session is a person's terminal, and what runs on it as its session.
+type session struct {
+	t             *testing.T
+	w             *lab.World
+	master, slave *os.File
+	number        int // of /dev/pts
+	mu            sync.Mutex
+	shown         bytes.Buffer
+	read          chan struct{} // closed at the end
+}
+
+func newSession(t *testing.T, w *lab.World) *session {
+	t.Helper()
+	s := &session{t: t, w: w, read: make(chan struct{})}
+	s.master, s.slave = terminal(t, 33, 77)
+	number, err := unix.IoctlGetInt(int(s.master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.number = number
+	master := int(s.master.Fd()) // blocking
+	go func() {
+		defer close(s.read)
+		buf := make([]byte, 4096)
+		for {
+			n, err := unix.Read(master, buf)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if n <= 0 {
+				return
+			}
+			s.mu.Lock()
+			s.shown.Write(buf[:n])
+			s.mu.Unlock()
+		}
+	}()
+	t.Cleanup(func() {
+		s.slave.Close()
+		<-s.read
+		s.master.Close()
+	})
+	return s
+}
+
+// start starts a program on the terminal and returns what waits for its end. A
+// shell leads the session: with its leader the kernel takes the terminal away.
+func (s *session) start(name string, args ...string) (wait func() int) {
+	s.t.Helper()
+	fromShell, ended, err := os.Pipe()
+	stay, toShell, err2 := os.Pipe()
+	if err := errors.Join(err, err2); err != nil {
+		s.t.Fatal(err)
+	}
+	cmd := exec.Command("sh", append([]string{"-c", `trap '' INT QUIT; "$@" 3>&- 4<&-; echo $? >&3; exec 3>&-; read -r _ <&4`, "sh", name}, args...)...)
+	cmd.Dir, cmd.Env = s.w.Dir, s.w.Environ()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.slave, s.slave, s.slave
+	cmd.ExtraFiles = []*os.File{ended, stay}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	ended.Close()
+	stay.Close()
+	expected := lab.Expect(cmd.Process.Pid)
+	kill := time.AfterFunc(lab.HardLimit, func() { unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
+	s.t.Cleanup(func() {
+		toShell.Close()
+		cmd.Wait()
+		kill.Stop()
+		expected()
+	})
+	return func() int {
+		s.t.Helper()
+		text, err := io.ReadAll(fromShell)
+		fromShell.Close()
+		code, err2 := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err := errors.Join(err, err2); err != nil {
+			s.t.Fatalf("the program on the terminal did not end by itself: %v", err)
+		}
+		return code
+	}
+}
+
+func (s *session) run(name string, args ...string) int {
+	s.t.Helper()
+	return s.start(name, args...)()
+}
+
+// said waits until the terminal has shown a text, and returns all it showed.
+func (s *session) said(text string) string {
+	s.t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		s.mu.Lock()
+		shown := s.shown.String()
+		s.mu.Unlock()
+		if strings.Contains(shown, text) {
+			return shown
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("the terminal never showed %q, but %q", text, shown)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// state is all of a terminal that its owner could miss.
+type state struct {
+	termios    unix.Termios
+	size       unix.Winsize
+	mode       uint32
+	uid, gid   uint32
+	discipline int
+	exclusive  int
+	typed      string // what waits to be read from it
+}
+
+func (s *session) state() state {
+	s.t.Helper()
+	fd := int(s.slave.Fd())
+	var st unix.Stat_t
+	termios, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	size, err2 := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
+	discipline, err3 := unix.IoctlGetInt(fd, unix.TIOCGETD)
+	exclusive, err4 := unix.IoctlGetInt(fd, unix.TIOCGEXCL)
+	if err := errors.Join(err, err2, err3, err4, unix.Fstat(fd, &st)); err != nil {
+		s.t.Fatal(err)
+	}
+	// Without lines, since half a line waits too.
+	raw := *termios
+	raw.Lflag &^= unix.ICANON
+	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 0, 0
+	buf := make([]byte, 4096)
+	if err := unix.IoctlSetTermios(fd, unix.TCSETS, &raw); err != nil {
+		s.t.Fatal(err)
+	}
+	n, err := unix.Read(fd, buf)
+	if err := errors.Join(err, unix.IoctlSetTermios(fd, unix.TCSETS, termios)); err != nil {
+		s.t.Fatal(err)
+	}
+	return state{*termios, *size, st.Mode, st.Uid, st.Gid, discipline, exclusive, string(buf[:max(n, 0)])}
+}
+
+//go:embed testdata/terminal.py
+var attackTerminal []byte
+
+// attacker writes a program that tries whatever a terminal can be misused for,
+// and returns the command to run it.
+func attacker(w *lab.World, s *session) []string {
+	w.Write("attack.py", string(attackTerminal))
+	return []string{"python3", "attack.py", "/dev/pts/" + strconv.Itoa(s.number)}
+}
+
+// A box does nothing to the terminal that hutch was started on, whether it has
+// one of its own or not.
+func TestTerminalOfTheCallerIsOutOfReach(t *testing.T) {
+	for name, flags := range map[string][]string{"with its own": {"--tty"}, "without": nil} {
+		t.Run(name, func(t *testing.T) {
+			w := lab.New(t)
+			s := newSession(t, w)
+			before := s.state()
+			code := s.run(lab.Hutch(t), append(append(append([]string{"run"}, flags...), "--"), attacker(w, s)...)...)
+			shown := s.said("attacked")
+			if code != 0 {
+				t.Errorf("hutch exited %d: %s", code, shown)
+			}
+			if after := s.state(); after != before {
+				t.Errorf("the terminal is not as it was:\nbefore %+v\nafter  %+v\n%s", before, after, shown)
+			}
+			terminals := 0
+			for line := range strings.Lines(shown) {
+				what, answer, _ := strings.Cut(strings.TrimSpace(line), ": ")
+				if strings.HasPrefix(what, "terminal ") {
+					terminals++
+				}
+				for _, typing := range []string{"TIOCSTI", "TIOCLINUX", "TIOCSETD"} {
+					if strings.HasPrefix(what, typing) && answer != "EPERM" {
+						t.Errorf("%s: %s, want EPERM", what, answer)
+					}
+				}
+				if strings.HasPrefix(what, "opened") {
+					t.Errorf("%s: %s", what, answer)
+				}
+			}
+			if want := map[bool]int{true: 4, false: 0}[len(flags) > 0]; terminals != want {
+				t.Errorf("the box had %d terminals, want %d:\n%s", terminals, want, shown)
+			}
+		})
+	}
+}
+
+// The same program without a box: what the test above looks at does change.
+func TestTerminalAttackWorksWithoutABox(t *testing.T) {
+	w := lab.New(t)
+	s := newSession(t, w)
+	before := s.state()
+	args := append(attacker(w, s), "gently")
+	s.run(args[0], args[1:]...)
+	s.said("attacked")
+	after := s.state()
+	if after.termios == before.termios || after.size == before.size || after.mode == before.mode || after.exclusive == before.exclusive {
+		t.Errorf("something held:\nbefore %+v\nafter  %+v", before, after)
+	}
+	legacy, _ := os.ReadFile("/proc/sys/dev/tty/legacy_tiocsti")
+	if may := root() || strings.TrimSpace(string(legacy)) == "1"; may && !strings.Contains(after.typed, "typed") {
+		t.Errorf("nothing was typed: %q", after.typed)
+	}
+	unix.IoctlSetInt(int(s.slave.Fd()), unix.TIOCNXCL, 0)
+}
+
+// What is waiting to be read at a terminal is not the box's, whose input is at
+// its end.
+func TestTerminalIsNoInput(t *testing.T) {
+	w := lab.New(t)
+	s := newSession(t, w)
+	if _, err := s.master.WriteString("secret\n"); err != nil {
+		t.Fatal(err)
+	}
+	s.run(lab.Hutch(t), "run", "--", "sh", "-c", "cat; cat /proc/self/fd/0; cat < /dev/tty; cat < /dev/pts/0; echo end")
+	s.said("end")
+	if after := s.state(); after.typed != "secret\n" {
+		t.Errorf("left of what was typed: %q", after.typed)
+	}
+}
+
+// Only what is safe reaches a terminal; what is no terminal gets all.
+func TestTerminalIsToldOnlyWhatIsSafe(t *testing.T) {
+	const hostile = `red\033[31m\033]52;c;ZXZpbA==\007\033]0;title\033\\\033[6n\033[c\033P$q"p\033\\\033[?1003h\033c\302\2332J\005\033[3J`
+	const paints = `\033[?1049h\033[2;2Hup\033[?25l`
+	for _, c := range []struct {
+		name, script string
+		flags        []string
+		want         string
+	}{
+		{"stdout", "printf '" + hostile + paints + "'", nil, "red\x1b[31mup\x1b[m"},
+		{"stderr", "printf '" + hostile + paints + "' >&2", nil, "red\x1b[31mup\x1b[m"},
+		{"its own", "stty raw; printf '" + hostile + paints + "'", []string{"--tty"}, "red\x1b[31m\x1b[2J\x1b[?1049h\x1b[2;2Hup\x1b[?25l\x1b[?1049l\x1b[?25h\x1b[m"},
+		{"killed on the screen", "stty raw; printf '" + paints + "'; kill -9 $$", []string{"--tty"}, "\x1b[?1049h\x1b[2;2Hup\x1b[?25l\x1b[?1049l\x1b[?25h"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := lab.New(t)
+			s := newSession(t, w)
+			before := s.state()
+			s.run(lab.Hutch(t), append(append([]string{"run"}, c.flags...), "--", "sh", "-c", c.script)...)
+			if shown := s.said(c.want); shown != c.want {
+				t.Errorf("the terminal was told %q, want %q", shown, c.want)
+			}
+			if after := s.state(); after != before {
+				t.Errorf("the terminal is not as it was:\nbefore %+v\nafter  %+v", before, after)
+			}
+		})
+	}
+	t.Run("a pipe", func(t *testing.T) {
+		w := lab.New(t)
+		r := w.Box("--", "printf", hostile)
+		want, err := exec.Command("printf", hostile).Output()
+		if err != nil || r.Stdout != string(want) {
+			t.Errorf("%q, want %q (%v)", r.Stdout, want, err)
+		}
+	})
+}
+
+// Messages that quote what a box named hold no controls.
+func TestMessagesHoldNoControls(t *testing.T) {
+	w := lab.New(t)
+	const evil = "\x1b]0;evil\x07\u009b2J\u202e"
+	for name, args := range map[string][]string{
+		"a command":   {"run", "--", "./" + evil},
+		"not there":   {"run", "--workspace", evil, "--", "true"},
+		"a held file": {"run", "--commit", "--", "sh", "-c", `mkdir -p .vscode "$1" && echo '{}' > .vscode/tasks.json && echo '{"folders":[]}' > "$1.code-workspace" && echo 'all:' > "$1/Makefile" && mkfifo "$1/fifo"`, "sh", evil},
+		"a diff":      {"run", "--diff", "--", "touch", evil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := w.Run(args...)
+			if i := strings.IndexAny(r.Stderr, "\x1b\a\u009b\u202e"); i >= 0 || r.Stderr == "" && name != "a diff" {
+				t.Errorf("standard error: %q", r.Stderr)
+			}
+			r = w.Run(append([]string{"run", "--json"}, args[1:]...)...)
+			if strings.ContainsAny(r.Stdout, "\x1b\a\u009b") {
+				t.Errorf("outcome: %q", r.Stdout)
+			}
+		})
+	}
+	for _, id := range boxes(w) {
+		for _, args := range [][]string{{"diff", id, "--stat"}, {"diff", id, "--name-status"}, {"commit", id}, {"commit", id, "--hold"}} {
+			s := newSession(t, w)
+			s.run(lab.Hutch(t), args...)
+			time.Sleep(20 * time.Millisecond)
+			s.mu.Lock()
+			if shown := s.shown.String(); strings.ContainsAny(shown, "\a\u009b\u202e") || strings.Contains(shown, "\x1b]") {
+				t.Errorf("hutch %q: %q", args, shown)
+			}
+			s.mu.Unlock()
+		}
+	}
+	w.KeepsBoxes()
+}
+
+func boxes(w *lab.World) []string {
+	found, _ := filepath.Glob(filepath.Join(w.StateDir(), "boxes", "*", "box.json"))
+	var ids []string
+	for _, path := range found {
+		ids = append(ids, filepath.Base(filepath.Dir(path)))
+	}
+	return ids
+}

@@ -3,6 +3,7 @@ package run
 import (
 	"bytes"
 	_ "embed"
+	"encoding/base64"
 	"errors"
 	"io"
 	"os"
@@ -273,6 +274,31 @@ func TestTerminalIsToldOnlyWhatIsSafe(t *testing.T) {
 			}
 		})
 	}
+	const stripped = "red\x1b[31m\x1b[m"
+	t.Run("stripped", func(t *testing.T) {
+		w := lab.New(t)
+		out, _ := w.JSON("--strip-escapes", "--preserve", "--", "sh", "-c", "printf '"+hostile+paints+"'; printf '"+hostile+"\\377' >&2")
+		if out.Stdout != "red\x1b[31mup\x1b[m" {
+			t.Errorf("stdout %q", out.Stdout)
+		}
+		if text, err := base64.StdEncoding.DecodeString(out.StderrBase64); err != nil || string(text) != "red\x1b[31m\xff\x1b[m" {
+			t.Errorf("stderr %q, %v", text, err)
+		}
+		raw, err := exec.Command("printf", hostile+paints).Output()
+		if kept, err2 := os.ReadFile(out.StdoutPath); err != nil || err2 != nil || !bytes.Equal(kept, raw) || out.StdoutBytes != int64(len(raw)) {
+			t.Errorf("kept %q of %d bytes, want %q (%v, %v)", kept, out.StdoutBytes, raw, err, err2)
+		}
+		w.KeepsBoxes()
+		if r := w.Box("--strip-escapes", "--", "printf", hostile); r.Stdout != stripped {
+			t.Errorf("streamed %q", r.Stdout)
+		}
+		if r := w.Box("--strip-escapes", "--tty", "--", "printf", hostile+paints); r.Stdout != "red\x1b[31mup\x1b[m" {
+			t.Errorf("streamed from its own %q", r.Stdout)
+		}
+		if r := w.Box("--profile", "offline-agent", "--", "printf", hostile); r.Stdout != stripped {
+			t.Errorf("streamed from an offline agent %q\n%v", r.Stdout, r)
+		}
+	})
 	t.Run("a pipe", func(t *testing.T) {
 		w := lab.New(t)
 		r := w.Box("--", "printf", hostile)

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"hutch/internal/box"
+	"hutch/internal/policy"
 )
 
 // withStore opens the state directory for one command.
@@ -93,7 +94,7 @@ func inTable(argv []string) string {
 }
 
 func gcCommand() *cobra.Command {
-	age := duration(box.DefaultBudget.Age)
+	var age policy.Duration
 	count := box.DefaultBudget.Count
 	var workspace string
 	cmd := &cobra.Command{
@@ -111,7 +112,7 @@ func gcCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().Var(&age, "age", "keep what is younger")
+	cmd.Flags().TextVar(&age, "age", policy.Duration(box.DefaultBudget.Age), "keep what is younger")
 	cmd.Flags().IntVar(&count, "keep", count, "keep at most this many boxes, the newest")
 	cmd.Flags().StringVar(&workspace, "workspace", "", "whose undo data to prune (default: the current directory)")
 	return cmd

@@ -45,7 +45,7 @@ func main() {
 		Version: version,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(runCommand(), diffCommand(), commitCommand(), discardCommand(), boxCommand(), undoCommand(), logCommand(), gcCommand(), recoverCommand(), receiptsCommand(), policyCommand())
+	root.AddCommand(runCommand(), diffCommand(), commitCommand(), discardCommand(), boxCommand(), undoCommand(), logCommand(), gcCommand(), recoverCommand(), receiptsCommand(), policyCommand(), trustCommand())
 	os.Exit(execute(root, args))
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -49,14 +50,16 @@ func (f *keyFlag) String() string { return "" }
 
 func (f *keyFlag) Type() string { return f.key.Type() }
 
+const maxTimeout = 10 * 365 * 24 * time.Hour // beyond it a number is a mistake
+
 // request puts what the flags say into a request.
 func (p *policyFlags) request(opts *hutch.Options, changed func(string) bool) error {
 	if changed("timeout-ms") {
 		if changed("timeout") {
 			return errors.New("--timeout and --timeout-ms were both given; give one of them")
 		}
-		if p.timeoutMS < 0 || p.timeoutMS > maxDuration.Milliseconds() {
-			return fmt.Errorf("--timeout-ms %d: give 0 to %d", p.timeoutMS, maxDuration.Milliseconds())
+		if p.timeoutMS < 0 || p.timeoutMS > maxTimeout.Milliseconds() {
+			return fmt.Errorf("--timeout-ms %d: give 0 to %d", p.timeoutMS, maxTimeout.Milliseconds())
 		}
 		timeout := hutch.Duration(p.timeoutMS * 1e6)
 		p.policy.Limits.Timeout = &timeout

@@ -16,6 +16,7 @@ import (
 	"hutch"
 	"hutch/internal/box"
 	"hutch/internal/outcome"
+	"hutch/internal/policy"
 )
 
 type runFlags struct {
@@ -26,7 +27,7 @@ type runFlags struct {
 	diff, json       bool
 	strategy         string
 	layer, layerDir  string
-	layerSize        size
+	layerSize        policy.Size
 	promotionFlags
 	policyFlags
 	tty     bool
@@ -37,7 +38,6 @@ type runFlags struct {
 
 func runCommand() *cobra.Command {
 	f := &runFlags{
-		layerSize:      box.DefaultRAM,
 		promotionFlags: newPromotionFlags(),
 		rung:           choice{value: "full", of: []string{"full"}},
 	}
@@ -70,7 +70,7 @@ own errors.`,
 	flags.BoolVar(&f.json, "json", false, "print the outcome as one JSON object")
 	flags.StringVar(&f.strategy, "strategy", "auto", "how to branch: auto, overlay, reflink or copy")
 	flags.StringVar(&f.layer, "layer", "disk", "where the box writes: disk or ram")
-	flags.Var(&f.layerSize, "layer-size", "size of a layer in RAM")
+	flags.TextVar(&f.layerSize, "layer-size", policy.Size(box.DefaultRAM), "size of a layer in RAM")
 	flags.StringVar(&f.layerDir, "layer-dir", "", "a directory for layers on the workspace's file system")
 	f.promotionFlags.add(flags)
 	f.policyFlags.add(flags)

@@ -53,6 +53,15 @@ func Run(Request) (*outcome.Outcome, error) {
 // Policy is not supported here.
 func Policy(Request) (*policy.InForce, error) { return nil, errUnsupported }
 
+// Trust is not supported here.
+func Trust(string) (string, []policy.Origin, error) { return "", nil, errUnsupported }
+
+// Distrust is not supported here.
+func Distrust(string) (string, bool, error) { return "", false, errUnsupported }
+
+// Trusts is not supported here.
+func Trusts() ([]policy.Trust, error) { return nil, errUnsupported }
+
 // OpenStore is not supported here.
 func OpenStore() (*Store, error) { return nil, errUnsupported }
 

@@ -18,9 +18,18 @@ import (
 // Policy puts together what would be in force for a request, without running
 // anything.
 func Policy(req Request) (*policy.InForce, error) {
-	r := &run{Request: req, out: &outcome.Outcome{}}
-	_, err := r.resolve()
-	return &r.policy, err
+	sources, before, err := sources(req)
+	if err != nil {
+		return nil, err
+	}
+	if before == nil { // opening it says what is wrong
+		ws, err := workspace.Open(cmp.Or(req.Workspace, "."), true)
+		if err != nil {
+			return nil, err
+		}
+		ws.Close()
+	}
+	return policy.Resolve(sources)
 }
 
 // resolve puts the policy together. It is wanted before a box is made, and so
@@ -28,27 +37,10 @@ func Policy(req Request) (*policy.InForce, error) {
 // whether the workspace opened later is the one whose policy was read, and that
 // policy still the same.
 func (r *run) resolve() (unchanged func(*workspace.Workspace) error, err error) {
-	sources := policy.Sources{
-		Given: r.Policy, GivenBy: r.PolicyBy, File: r.PolicyFile, Environ: os.Environ(), UserFile: configFile(), Workspace: -1,
-		Home: func() (string, error) { return r.home() },
+	sources, before, err := sources(r.Request)
+	if err != nil {
+		return nil, err
 	}
-	name := cmp.Or(r.Workspace, ".")
-	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	before := fsat.Stat{}
-	if err == nil {
-		defer unix.Close(fd)
-		if before, err = fsat.Fstat(fd); err != nil {
-			return nil, err
-		}
-		sources.Workspace = fd
-		if sources.Path, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err != nil {
-			return nil, err
-		}
-		if sources.State, err = workspace.StateDir(); err != nil {
-			return nil, err
-		}
-	} // else opening the workspace says what is wrong with it
-	file := policyFile(fd)
 	force, err := policy.Resolve(sources)
 	if err != nil {
 		return nil, err
@@ -60,24 +52,50 @@ func (r *run) resolve() (unchanged func(*workspace.Workspace) error, err error) 
 		r.Commit, r.Preserve = false, false
 	}
 	return func(ws *workspace.Workspace) error {
-		if sources.Workspace < 0 || ws.Stat.Ino != before.Ino || ws.Stat.Dev != before.Dev || policyFile(ws.FD) != file {
+		if before == nil || *before != seen(ws.FD, ws.Stat) {
 			return fmt.Errorf("workspace %q or its %s changed while hutch started; run it again", ws.Path, policy.WorkspaceFile)
 		}
 		return nil
 	}, nil
 }
 
-// policyFile tells one state of a workspace's policy from another.
-func policyFile(dir int) fsat.Stat {
-	st, err := fsat.LstatName(dir, policy.WorkspaceFile)
-	if err != nil {
-		return fsat.Stat{}
+// place tells one state of a workspace and its policy from another.
+type place struct{ dir, file fsat.Stat }
+
+func seen(fd int, dir fsat.Stat) place {
+	p := place{dir: fsat.Stat{Ino: dir.Ino, Dev: dir.Dev}}
+	if st, err := fsat.LstatName(fd, policy.WorkspaceFile); err == nil {
+		p.file = fsat.Stat{Ino: st.Ino, Size: st.Size, Ctime: st.Ctime, Mtime: st.Mtime}
 	}
-	return fsat.Stat{Ino: st.Ino, Size: st.Size, Ctime: st.Ctime, Mtime: st.Mtime}
+	return p
+}
+
+// sources finds what a policy comes from. The place is nil where there is no
+// workspace to open.
+func sources(req Request) (policy.Sources, *place, error) {
+	s := policy.Sources{Given: req.Policy, GivenBy: req.PolicyBy, File: req.PolicyFile, Environ: os.Environ(), UserFile: configFile(), Home: home}
+	fd, err := unix.Open(cmp.Or(req.Workspace, "."), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return s, nil, nil
+	}
+	defer unix.Close(fd)
+	dir, err := fsat.Fstat(fd)
+	if err != nil {
+		return s, nil, err
+	}
+	before := seen(fd, dir)
+	if s.Path, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err != nil {
+		return s, nil, err
+	}
+	if s.State, err = workspace.StateDir(); err != nil {
+		return s, nil, err
+	}
+	s.Workspace, err = policy.ReadWorkspace(fd)
+	return s, &before, err
 }
 
 // home is what "~" means in a policy.
-func (r *run) home() (string, error) {
+func home() (string, error) {
 	home := os.Getenv("HOME")
 	if !filepath.IsAbs(home) {
 		return "", errors.New("HOME is not set, so nothing can begin with ~/; give an absolute path")

@@ -18,6 +18,7 @@ type Key struct {
 	order   order
 	min     float64 // least value but 0; where order knows 0 as "no limit"
 	max     float64
+	share   bool               // a share of the host's memory is a value too
 	field   func(*Policy) any  // a pointer to it
 	force   func(*InForce) any // the same
 }
@@ -86,9 +87,9 @@ var keys = []Key{
 
 	{Name: "limits.timeout", Flag: "timeout", Default: "10m", order: moreBounded, max: maxSeconds, Help: "wall time, such as 30s",
 		field: func(p *Policy) any { return &p.Limits.Timeout }, force: func(f *InForce) any { return &f.Timeout }},
-	{Name: "limits.memory", Flag: "memory", Default: "0", order: moreBounded, min: 4 << 20, max: maxBytes, Help: "memory, such as 256M, or 75% of the host's",
+	{Name: "limits.memory", Flag: "memory", Default: "0", order: moreBounded, min: 4 << 20, max: maxBytes, share: true, Help: "memory, such as 256M, or 75% of the host's",
 		field: func(p *Policy) any { return &p.Limits.Memory }, force: func(f *InForce) any { return &f.Memory }},
-	{Name: "limits.swap", Flag: "swap", Default: "0", order: moreCounted, max: maxBytes, Help: "swap beside the memory, where that is limited; 0 is none",
+	{Name: "limits.swap", Flag: "swap", Default: "0", order: moreCounted, max: maxBytes, share: true, Help: "swap beside the memory, where that is limited; 0 is none",
 		field: func(p *Policy) any { return &p.Limits.Swap }, force: func(f *InForce) any { return &f.Swap }},
 	{Name: "limits.pids", Flag: "pids", Default: "4096", order: moreBounded, min: 1, max: maxPids, Help: "processes and threads",
 		field: func(p *Policy) any { return &p.Limits.Pids }, force: func(f *InForce) any { return &f.Pids }},

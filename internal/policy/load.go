@@ -9,18 +9,6 @@ import (
 	"strings"
 )
 
-// UserFile returns the path of the user's configuration; "" where no home is
-// known.
-func UserFile() string {
-	if base := os.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(base) {
-		return filepath.Join(base, "hutch", "config.toml")
-	}
-	if home := os.Getenv("HOME"); filepath.IsAbs(home) {
-		return filepath.Join(home, ".config", "hutch", "config.toml")
-	}
-	return ""
-}
-
 // short writes a path in the home as the user would.
 func short(path string) string {
 	if home := os.Getenv("HOME"); filepath.IsAbs(home) && home != "/" {

@@ -12,7 +12,8 @@ import (
 )
 
 // userDocument reads the user's configuration. It may be a symlink: it is his.
-func userDocument(path string) (*document, []string, error) {
+// One that lies in the workspace is not his alone.
+func userDocument(path, workspace string) (*document, []string, error) {
 	if path == "" {
 		return nil, nil, nil
 	}
@@ -21,6 +22,12 @@ func userDocument(path string) (*document, []string, error) {
 		return nil, nil, nil
 	}
 	name := short(path)
+	if err == nil && workspace != "" {
+		if real, rerr := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); rerr != nil || within(real, workspace) {
+			unix.Close(fd)
+			return nil, nil, fmt.Errorf("%s: lies in the workspace, where a command's change can reach it; keep it elsewhere and name that directory's parent in XDG_CONFIG_HOME", name)
+		}
+	}
 	text, err := content(fd, name, err)
 	if err != nil {
 		return nil, nil, err
@@ -28,22 +35,10 @@ func userDocument(path string) (*document, []string, error) {
 	return parseTOML(name, text, true)
 }
 
-// workspaceFile reads the workspace's policy from the directory on the host.
-// A symlink is refused: what it leads to is not what is in the workspace.
-func workspaceFile(dir int) (*workspaceDocument, []string, error) {
-	text, err := ReadWorkspace(dir)
-	if text == nil || err != nil {
-		return nil, nil, err
-	}
-	return parseWorkspace(text)
-}
-
-// ReadWorkspace returns the content of the workspace's policy; nil where there
-// is none.
+// ReadWorkspace returns the content of the workspace's policy from its directory
+// on the host; nil where there is none. A symlink is refused: what it leads to is
+// not what is in the workspace.
 func ReadWorkspace(dir int) ([]byte, error) {
-	if dir < 0 {
-		return nil, nil
-	}
 	fd, err := fsat.Open(dir, WorkspaceFile, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil

@@ -8,7 +8,7 @@ import (
 	"os"
 )
 
-func userDocument(path string) (*document, []string, error) {
+func userDocument(path, _ string) (*document, []string, error) {
 	if path == "" {
 		return nil, nil, nil
 	}
@@ -20,13 +20,6 @@ func userDocument(path string) (*document, []string, error) {
 		return nil, nil, err
 	}
 	return parseTOML(short(path), text, true)
-}
-
-func workspaceFile(dir int) (*workspaceDocument, []string, error) {
-	if dir < 0 {
-		return nil, nil, nil
-	}
-	return nil, nil, errors.New("a workspace's policy is read on Linux only, as yet")
 }
 
 func hostMemory() (int64, error) { return 0, errors.New("not known on this system") }

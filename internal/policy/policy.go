@@ -112,7 +112,7 @@ type InForce struct {
 
 // Origin says where a line of the policy in force comes from.
 type Origin struct {
-	Key    string // as in a document: "limits.memory"
-	Value  string // as one would write it
-	Source string // "flag --memory", "environment HUTCH_LIMITS_MEMORY", "~/.config/hutch/config.toml:4", ".hutch.toml:2", "profile strict"
+	Key    string `json:"key"`    // as in a document: "limits.memory"
+	Value  string `json:"value"`  // as one would write it
+	Source string `json:"source"` // "flag --memory", "environment HUTCH_LIMITS_MEMORY", "~/.config/hutch/config.toml:4", ".hutch.toml:2", "profile strict"
 }

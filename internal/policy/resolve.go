@@ -15,7 +15,7 @@ type Sources struct {
 	GivenBy   string   // "flag" for flags; "" for a program
 	File      string   // a document in TOML or JSON that counts as given; "" for none
 	Environ   []string // NAME=VALUE
-	Workspace int      // descriptor of the workspace's directory on the host; -1 for none
+	Workspace []byte   // content of the workspace's file on the host; nil for none
 	Path      string   // of the workspace, absolute and real
 	UserFile  string   // the user's configuration, which need not exist; "" for none
 
@@ -93,15 +93,17 @@ func (r *resolution) load() error {
 		}
 		return err
 	}
-	user, notes, err := userDocument(r.UserFile)
+	user, notes, err := userDocument(r.UserFile, r.Path)
 	if err := add(fromUser, user, err); err != nil {
 		return err
 	}
 	r.force.Notes = append(r.force.Notes, notes...)
-	if r.own, notes, err = workspaceFile(r.Workspace); err != nil {
-		return err
+	if r.Workspace != nil {
+		if r.own, notes, err = parseWorkspace(r.Workspace); err != nil {
+			return err
+		}
+		r.force.Notes = append(r.force.Notes, notes...)
 	}
-	r.force.Notes = append(r.force.Notes, notes...)
 	env, err := environment(r.Environ)
 	if err := add(fromEnvironment, env, err); err != nil {
 		return err
@@ -146,12 +148,15 @@ func (r *resolution) profile() error {
 	}
 	if r.own != nil && r.own.Policy.Profile != nil && w < fromEnvironment {
 		own := *r.own.Policy.Profile
-		if ok, err := r.trusted(); err != nil {
+		trusted, err := r.trusted()
+		if err == nil {
+			err = r.own.under(own)
+		}
+		if err != nil {
 			return err
-		} else if ok {
+		}
+		if trusted {
 			name, source = own, r.own.where(k)
-		} else if err := r.own.under(own); err != nil {
-			return err
 		}
 	}
 	ground, err := profileDocument(name)

@@ -46,6 +46,16 @@ func (f *InForce) TOML(explain bool) string {
 	return b.String()
 }
 
+// Document returns the policy in force as a document, which says the same when
+// it is given.
+func (f *InForce) Document() Policy {
+	var p Policy
+	for i := range keys {
+		keys[i].set(&p, keys[i].inForce(f))
+	}
+	return p
+}
+
 // inForce returns what holds for the key, of the type that get returns.
 func (k *Key) inForce(f *InForce) any {
 	switch p := k.force(f).(type) {

@@ -10,14 +10,17 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Trust is what a user decided about one workspace: this content of its policy
 // may loosen.
 type Trust struct {
-	Workspace string    `json:"workspace"`
-	Digest    string    `json:"digest"`
-	Time      time.Time `json:"time"`
+	Workspace string `json:"workspace"`
+	// Raw is Workspace where that is not UTF-8, which JSON would change.
+	Raw    []byte    `json:"raw_workspace,omitempty"`
+	Digest string    `json:"digest"`
+	Time   time.Time `json:"time"`
 }
 
 // trustDir is where they lie in the state directory, a file a workspace.
@@ -46,6 +49,9 @@ func readTrust(path string) (*Trust, error) {
 	if err := json.Unmarshal(text, &t); err != nil {
 		return nil, fmt.Errorf("%s is damaged: %w; remove it and run `hutch trust` again", path, err)
 	}
+	if t.Raw != nil {
+		t.Workspace = string(t.Raw)
+	}
 	return &t, nil
 }
 
@@ -54,6 +60,9 @@ func (t Trust) Record(state string) error {
 	dir := trustDir(state)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("record the trust: %w", err)
+	}
+	if !utf8.ValidString(t.Workspace) {
+		t.Raw = []byte(t.Workspace)
 	}
 	text, err := json.MarshalIndent(t, "", "  ")
 	if err != nil {

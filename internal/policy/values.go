@@ -117,9 +117,16 @@ func (k *Key) decode(raw any) (any, error) {
 		case int64:
 			return k.Parse(strconv.FormatInt(raw, 10))
 		case float64:
-			return k.Parse(strconv.FormatFloat(raw, 'f', -1, 64))
+			return k.decodeNumber(raw)
 		case json.Number:
-			return k.Parse(plain(raw))
+			if n, err := raw.Int64(); err == nil {
+				return k.Parse(strconv.FormatInt(n, 10))
+			}
+			n, err := raw.Float64()
+			if err != nil {
+				return nil, fmt.Errorf("%s is too large", raw)
+			}
+			return k.decodeNumber(n)
 		}
 		return nil, errors.New("give a number")
 	case *[]string:
@@ -167,6 +174,17 @@ func (k *Key) decode(raw any) (any, error) {
 	return v, k.check(v)
 }
 
+// decodeNumber takes a number with a point or an exponent.
+func (k *Key) decodeNumber(n float64) (any, error) {
+	switch k.field(&Policy{}).(type) {
+	case **Size, **int64:
+		if n != math.Trunc(n) {
+			return nil, fmt.Errorf("%v is not a whole number", n)
+		}
+	}
+	return k.Parse(strconv.FormatFloat(n, 'f', -1, 64))
+}
+
 // plain writes a number of JSON without an exponent: 1e3 is 1000.
 func plain(n json.Number) string {
 	if f, err := n.Float64(); err == nil && strings.ContainsAny(string(n), "eE.") {
@@ -196,7 +214,7 @@ func (k *Key) check(v any) error {
 	switch v := v.(type) {
 	case Size:
 		if v < 0 { // per cent of the host's memory
-			if k.Name != "limits.memory" && k.Name != "limits.swap" {
+			if !k.share {
 				return errors.New("only memory and swap can be given in per cent")
 			}
 			return nil
@@ -267,19 +285,24 @@ func (s *Size) UnmarshalText(b []byte) error {
 		shift = 10 * (1 + strings.IndexByte("KMGT", upper[i]))
 		upper = upper[:i]
 	}
+	if digits, ok := strings.CutPrefix(upper, "-"); ok && isNumber(digits) {
+		return fmt.Errorf("%q is negative; give a positive size", text)
+	}
 	n, err := strconv.ParseFloat(upper, 64)
 	bytes := n * float64(int64(1)<<shift)
 	switch {
-	case err != nil && !errors.Is(err, strconv.ErrRange) || math.IsNaN(n):
+	case !isNumber(upper) || err != nil && !errors.Is(err, strconv.ErrRange):
 		return fmt.Errorf("%q is not a size; give a number of bytes, or one with K, M, G or T", text)
-	case n < 0:
-		return fmt.Errorf("%q is negative; give a positive size", text)
 	case bytes >= 1<<62:
 		return fmt.Errorf("%q is too large", text)
 	}
 	*s = Size(bytes)
 	return nil
 }
+
+// isNumber reports whether a text consists of digits and points: no exponent,
+// no underscore, no name of a number.
+func isNumber(text string) bool { return text != "" && strings.Trim(text, "0123456789.") == "" }
 
 // String writes a size with the largest unit that divides it.
 func (s Size) String() string {
@@ -312,7 +335,7 @@ func (d *Duration) UnmarshalText(b []byte) error {
 		span, err = time.ParseDuration(text + "s")
 	}
 	switch {
-	case err != nil:
+	case err != nil || text[0] == '+':
 		return fmt.Errorf("%q is not a time; give 30s, 2m or a number of seconds", text)
 	case span < 0:
 		return fmt.Errorf("%q is negative; give a positive time, or 0 for none", text)

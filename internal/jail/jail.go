@@ -55,7 +55,8 @@ type Command struct {
 	Search string // PATH by which Argv[0] is found when it holds no slash
 	// Terminal makes stdin the controlling terminal.
 	Terminal bool
-	// Stdin, Stdout and Stderr are descriptors of this process.
+	// Stdin, Stdout and Stderr are descriptors of this process; a negative
+	// Stdin is the box's own /dev/null.
 	Stdin, Stdout, Stderr int
 }
 

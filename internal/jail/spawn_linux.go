@@ -167,7 +167,11 @@ func (b *Box) Exec(c *Command) error {
 		body = body[n:]
 	}
 	// An error here is a box that is gone already; its report says why.
-	_ = b.send(plan.Message(plan.MessageStart, 0), []int{fd, c.Stdin, c.Stdout, c.Stderr})
+	fds := []int{fd, c.Stdout, c.Stderr}
+	if c.Stdin >= 0 {
+		fds = append(fds, c.Stdin)
+	}
+	_ = b.send(plan.Message(plan.MessageStart, 0), fds)
 	return nil
 }
 

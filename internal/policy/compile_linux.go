@@ -151,6 +151,7 @@ func (b *Box) system(p *plan.Plan) {
 		// not be given another mode by a box that runs as its owner.
 		p.Add(plan.Bind, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, 0, 0, "/dev/"+name, "/dev/"+name)
 	}
+	p.Add(plan.Mqueue, attrProc, 1, 0, "/dev/mqueue")
 	p.Add(plan.Devpts, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, 0, 0, "/dev/pts")
 	for _, link := range [][2]string{{"pts/ptmx", "/dev/ptmx"}, {"/proc/self/fd", "/dev/fd"}, {"/proc/self/fd/0", "/dev/stdin"}, {"/proc/self/fd/1", "/dev/stdout"}, {"/proc/self/fd/2", "/dev/stderr"}} {
 		p.Add(plan.Symlink, 0, 0, 0, link[0], link[1])

@@ -54,6 +54,7 @@ func (b *Box) rights(p *plan.Plan) {
 const (
 	landlockRead  = 1<<0 | 1<<2 | 1<<3 // execute, read file, read directory
 	landlockWrite = 1 << 1
+	landlockNames = 1<<5 | 1<<8 // remove file, make regular file
 	landlockV1    = 1<<13 - 1
 	landlockNodes = 1<<6 | 1<<11 // character and block devices
 	landlockRefer = 1 << 13      // v2
@@ -88,6 +89,9 @@ func (b *Box) landlock(p *plan.Plan) {
 	device := handled & (landlockRead | landlockWrite | landlockTrunc | landlockIoctl)
 	p.Add(plan.LandlockPath, device, 0, 0, "/dev")
 	p.Add(plan.LandlockPath, handled&(landlockRead|landlockWrite|landlockTrunc), 1, 0, "/proc")
+	// Landlock finds the rights to a message queue where its file system is
+	// mounted, mq_open(3) or not.
+	p.Add(plan.LandlockPath, handled&(landlockRead|landlockWrite|landlockNames), 1, 0, "/dev/mqueue")
 	write := handled &^ landlockNodes
 	writable := []string{b.Workspace, b.Home, "/tmp", "/dev/shm"}
 	for _, s := range b.Show {

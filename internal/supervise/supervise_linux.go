@@ -117,16 +117,13 @@ func (f *follower) begin(stop chan struct{}) error {
 			return err
 		}
 	}
-	// A pipe in any case: through a descriptor of the host's /dev/null its
-	// owner could change the mode of that.
-	var w int
-	if in, w, err = pipe(); err != nil {
-		return err
-	}
-	inner = append(inner, in)
-	if f.Stdin == nil {
-		unix.Close(w)
-	} else {
+	in = -1
+	if f.Stdin != nil {
+		var w int
+		if in, w, err = pipe(); err != nil {
+			return err
+		}
+		inner = append(inner, in)
 		go feed(w, f.Stdin.Reader, stop, nil)
 	}
 	f.Exec.Stdin, f.Exec.Stdout, f.Exec.Stderr = in, out, errw

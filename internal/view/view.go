@@ -73,6 +73,7 @@ func Look(h Host) (shows []Show, links []Symlink, masks []string) {
 var system = []row{
 	{"programs and libraries", []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt"}},
 	{"configuration, less its secrets", []string{"/etc"}},
+	{"what is installed, and what was made of it then", []string{"/var/lib/dpkg", "/var/lib/rpm", "/var/lib/pacman", "/var/lib/texmf", "/var/cache/fontconfig"}},
 	{"stores of package managers; not beside them, where their daemons' sockets are", []string{"/nix/store", "/gnu/store"}},
 }
 

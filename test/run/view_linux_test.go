@@ -197,6 +197,10 @@ func TestJail(t *testing.T) {
 			{"null and zero and random", "head -c3 /dev/zero | wc -c; head -c3 /dev/urandom | wc -c; echo x > /dev/null; echo ok", "3\n3\nok\n"},
 			{"shared memory", "echo x > /dev/shm/x && cat /dev/shm/x", "x\n"},
 			{"lo alone", "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '", "lo\n"},
+			{"its own name is known", "getent hosts $(hostname) > /dev/null && hostname -f", "localhost\n"},
+			{"no input is the null device", "readlink /proc/self/fd/0; cat", "/dev/null\n"},
+			{"which nobody gives another mode", "chmod 600 /proc/self/fd/0 2>/dev/null || echo refused", "refused\n"},
+			{"message queues", ": > /dev/mqueue/q && ls /dev/mqueue; rm /dev/mqueue/q && ls /dev/mqueue", "q\n"},
 			{"workspace is writable", "echo x > f && cat f", "x\n"},
 		} {
 			t.Run(c.name, func(t *testing.T) {

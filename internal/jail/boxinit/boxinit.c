@@ -859,8 +859,8 @@ static long main_pid;
 static void do_start(const int *fds, int count)
 {
 	struct statx st;
-	if (count != 4)
-		fail(EPROTO, "start message: four descriptors are due");
+	if (count != 3 && count != 4)
+		fail(EPROTO, "start message: three or four descriptors are due");
 	must(sys(statx, fds[0], "", AT_EMPTY_PATH_, STATX_SIZE, &st), "start message");
 	if (st.stx_size < 16 || st.stx_size > 8 << 20)
 		fail(EPROTO, "start message: size");
@@ -882,9 +882,12 @@ static void do_start(const int *fds, int count)
 	start.env = list + argc + 1;
 	for (u32 i = 0; i < envc; i++)
 		start.env[i] = next_string(&at, end);
-	start.in = fds[1];
-	start.out = fds[2];
-	start.err = fds[3];
+	start.out = fds[1];
+	start.err = fds[2];
+	// The box's own /dev/null and not a pipe at its end: many a program reads
+	// a pipe in place of what it would do by itself. Never the host's, whose
+	// owner could change its mode through the descriptor.
+	start.in = count == 4 ? fds[3] : (int)must(sys(openat, AT_FDCWD_, "/dev/null", O_CLOEXEC_, 0), "/dev/null");
 	start.foreground = (int)foreground;
 	start.failure = 0;
 	u64 began = now();
@@ -892,8 +895,9 @@ static void do_start(const int *fds, int count)
 	unsigned long flags = CLONE_VM | CLONE_VFORK | SIGCHLD_ | (notifying.program.len ? CLONE_FILES : 0);
 	main_pid = clone_on_stack(flags, child_stack + sizeof child_stack, run_command, 0, 0);
 	long failure = main_pid < 0 ? main_pid : start.failure;
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 3; i++)
 		sys(close, fds[i]);
+	sys(close, start.in);
 	if (notifying.program.len && main_pid > 0) {
 		// EBUSY: hutch itself runs under a filter with a listener.
 		long ret = start.listener;

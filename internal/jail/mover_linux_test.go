@@ -82,7 +82,8 @@ func TestMoveSurvivesBrokenWaits(t *testing.T) {
 	box := &policy.Box{
 		User: view.User{UID: uint32(uid), GID: uint32(gid)}, UIDMap: fmt.Sprintf("%d %d 1", uid, uid), GIDMap: fmt.Sprintf("%d %d 1", gid, gid),
 		Workspace: workspace, Home: filepath.Join(base, "home"), Hostname: "hutch", Filter: filter.Default(), Notify: filter.Notify(),
-		Mount: policy.Mount{Lower: workspace, Upper: filepath.Join(base, "upper"), Work: filepath.Join(base, "work")},
+		Mount:  policy.Mount{Lower: workspace, Upper: filepath.Join(base, "upper"), Work: filepath.Join(base, "work")},
+		Policy: policy.InForce{Subprocess: true, FSRead: true, FSWrite: true},
 	}
 	for _, path := range []string{"/usr", "/etc"} {
 		box.Show = append(box.Show, view.Show{Path: path, Mode: view.ReadOnly})

@@ -25,7 +25,7 @@ BOXINIT_SRC := $(wildcard $(BOXINIT_DIR)/*.c $(BOXINIT_DIR)/*.h)
 BOXINIT     := $(BOXINIT_DIR)/boxinit
 
 .DEFAULT_GOAL := help
-.PHONY: help build boxinit deps demo test fmt fmt-check vet lint cross proof bench clean
+.PHONY: help build boxinit deps demo test fmt fmt-check vet lint cross proof attack bench clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ cross: boxinit ## compile for darwin and windows, vet for linux on arm64
 proof: deps build ## the tests in their long versions
 	@HUTCH_PROOF=1 $(GO) run ./test/runner -timeout 60m $(TESTFLAGS)
 	@$(GO) run ./test/crash/vm
+
+attack: deps build ## make every attack, with its guard and without, and print the table
+	@$(GO) run ./test/attack/table $(TESTFLAGS)
 
 bench: deps build ## time a cold run, diffs and promotions beside the bare thing
 	@$(GO) run ./bench/cold

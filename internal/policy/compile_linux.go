@@ -104,7 +104,7 @@ func (b *Box) Base() *plan.Plan {
 	}
 	p.Add(plan.Root, 0, 0, 0, "mode=0755,size=16m,nr_inodes=16k")
 	b.system(p)
-	return p
+	return leaveOut(p)
 }
 
 // View is the rest of the plan: what this box sees, and giving up every right.
@@ -119,7 +119,7 @@ func (b *Box) View() (*plan.Plan, error) {
 		p.Add(plan.SendFD, plan.TagPrivate, 0, 0, "/dev/shm")
 	}
 	b.rights(p)
-	return p, nil
+	return leaveOut(p), nil
 }
 
 func (b *Box) namespaces(p *plan.Plan) {

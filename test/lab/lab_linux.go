@@ -395,6 +395,9 @@ func (r *Running) WaitFor(text string) {
 	}
 }
 
+// Done returns when hutch has ended; Wait must still follow.
+func (r *Running) Done() { <-r.ended }
+
 // Wait waits for hutch to end.
 func (r *Running) Wait() Result {
 	r.w.T.Helper()

@@ -26,6 +26,10 @@ import (
 // runs them makes no difference, so they run as the first identity only.
 var once = []string{"hutch/test/house", "hutch/internal/jail/filter/gen"}
 
+// faultFor is the package whose tests leave steps out of plans, and need a hutch
+// that can.
+const faultFor = "hutch/test/attack"
+
 const (
 	inner  = "HUTCH_RUNNER_INNER" // set in the process that has a mount namespace of its own
 	userID = 1000                 // the ordinary user, when started by root
@@ -180,6 +184,15 @@ func packages(base string) ([]pkg, error) {
 	if err := copyFile("bin/hutch", filepath.Join(base, "bin", "hutch"), 0o755); err != nil {
 		return nil, fmt.Errorf("%w (run make build first)", err)
 	}
+	if match, err := regexp.MatchString(*only, faultFor); err != nil || match {
+		if err != nil {
+			return nil, err
+		}
+		// Built here: an ordinary user may not be able to reach the modules.
+		if _, err := output("go", "build", "-tags", "hutchfault", "-o", filepath.Join(base, "bin", "hutch-fault"), "hutch/cmd/hutch"); err != nil {
+			return nil, err
+		}
+	}
 	out, err := output("go", "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}", "./...")
 	if err != nil {
 		return nil, err
@@ -324,10 +337,11 @@ func identities(base string, mounts []string) ([]identity, error) {
 			"TMPDIR="+filepath.Join(id.dir, "tmp"),
 			"GOFLAGS=-buildvcs=false", "GOPROXY=off", "GOTOOLCHAIN=local", "LANG=C.UTF-8",
 			lab.BinEnv+"="+filepath.Join(base, "bin", "hutch"),
+			"HUTCH_FAULT_BIN="+filepath.Join(base, "bin", "hutch-fault"),
 			lab.ReflinkEnv+"="+strings.Join(reflink(mounts, *id), ":"),
 			"PATH="+pathFor(id.uid),
 		)
-		for _, name := range []string{"HUTCH_PROOF", "HUTCH_TEST_KEEP"} {
+		for _, name := range []string{"HUTCH_PROOF", "HUTCH_TEST_KEEP", "HUTCH_ATTACK_TABLE", "HUTCH_ATTACK_SEED"} {
 			if v := os.Getenv(name); v != "" {
 				id.env = append(id.env, name+"="+v)
 			}

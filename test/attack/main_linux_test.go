@@ -1,0 +1,105 @@
+package attack
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"hutch/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// FaultEnv names a hutch that was built with -tags hutchfault; without it one is
+// built.
+const FaultEnv = "HUTCH_FAULT_BIN"
+
+var build struct {
+	sync.Mutex
+	dir            string
+	program, fault string
+}
+
+// scratch is a directory for what is built once; the last test removes it.
+func scratch(t testing.TB) string {
+	if build.dir == "" {
+		dir, err := os.MkdirTemp("", "hutch-attack-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		build.dir = dir
+	}
+	return build.dir
+}
+
+// forget removes what was built, when the test that built it ends.
+func forget(t testing.TB) {
+	t.Cleanup(func() {
+		build.Lock()
+		defer build.Unlock()
+		os.RemoveAll(build.dir)
+		build.dir, build.program, build.fault = "", "", ""
+	})
+}
+
+// program compiles the attacks: static where the machine has a static C
+// library, so that they run in any view.
+func program(t testing.TB) string {
+	t.Helper()
+	build.Lock()
+	defer build.Unlock()
+	if build.program != "" {
+		return build.program
+	}
+	sources, err := filepath.Glob("programs/*.c")
+	if err != nil || len(sources) == 0 {
+		t.Fatalf("the attacks' sources: %v, %v", sources, err)
+	}
+	out := filepath.Join(scratch(t), "attack")
+	args := append([]string{"-O1", "-Wall", "-Wextra", "-Werror", "-Wno-format-zero-length", "-Wno-format-truncation", "-Wno-unused-result", "-pthread", "-o", out}, sources...)
+	if text, err := exec.Command("cc", append([]string{"-static"}, args...)...).CombinedOutput(); err != nil {
+		if text2, err := exec.Command("cc", args...).CombinedOutput(); err != nil {
+			t.Fatalf("compiling the attacks: %v\n%s\n%s", err, text, text2)
+		}
+	}
+	build.program = out
+	return out
+}
+
+// fault returns a hutch that can leave out steps of a plan.
+func fault(t testing.TB) string {
+	t.Helper()
+	if bin := os.Getenv(FaultEnv); bin != "" {
+		return bin
+	}
+	build.Lock()
+	defer build.Unlock()
+	if build.fault != "" {
+		return build.fault
+	}
+	out := filepath.Join(scratch(t), "hutch-fault")
+	cmd := exec.Command("go", "build", "-tags", "hutchfault", "-o", out, "hutch/cmd/hutch")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("building a hutch that leaves steps out: %v\n%s", err, text)
+	}
+	build.fault = out
+	return out
+}
+
+func root() bool { return os.Geteuid() == 0 }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func sprint(format string, args ...any) string { return fmt.Sprintf(format, args...) }

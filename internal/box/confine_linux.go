@@ -158,7 +158,7 @@ func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
 		return err
 	}
 	r.env = view.Environ(os.Environ(), view.EnvOptions{
-		Box: r.id, User: r.user.Name, Home: r.host.Home, Workspace: r.ws.Path, Shows: b.Show, Links: b.Links, Pass: r.policy.EnvPass, Set: r.policy.EnvSet,
+		Box: r.id, User: r.user.Name, Home: r.host.Home, Workspace: r.ws.Path, Shows: b.Show, Links: b.Links, Pass: r.policy.EnvPass, Set: r.policy.EnvSet, Fixed: r.fixed(),
 	})
 	return nil
 }

@@ -103,6 +103,7 @@ func compareEntries(a, b *TreeEntry) int {
 type CommitInfo struct {
 	Tree    OID
 	Parents []OID
+	Time    int64 // of the committer, in seconds since 1970; 0 where it says none
 }
 
 // parseCommit reads the headers of a commit that come first and in this order.
@@ -123,7 +124,30 @@ func parseCommit(format Format, content []byte) (CommitInfo, error) {
 	if !strings.HasPrefix(rest, "author ") && !strings.HasPrefix(rest, "committer ") {
 		return CommitInfo{}, corrupt("commit: neither parent nor author: %.40q", rest)
 	}
+	c.Time = committed(rest)
 	return c, nil
+}
+
+// committed returns the time in the header "committer NAME <MAIL> TIME ZONE".
+func committed(headers string) int64 {
+	for line := range strings.Lines(headers) {
+		if line == "\n" {
+			break // what follows is the message
+		}
+		if !strings.HasPrefix(line, "committer ") {
+			continue
+		}
+		fields := strings.Fields(line[strings.LastIndexByte(line, '>')+1:])
+		if len(fields) == 0 {
+			break
+		}
+		t, err := strconv.ParseInt(fields[0], 10, 64)
+		if err != nil || t < 0 {
+			break
+		}
+		return t
+	}
+	return 0
 }
 
 // parseTag returns what a tag object points to.

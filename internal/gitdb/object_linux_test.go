@@ -506,3 +506,22 @@ func FuzzPackIndex(f *testing.F) {
 		}
 	})
 }
+
+func TestTimeOfACommit(t *testing.T) {
+	head := "tree " + strings.Repeat("0f", 20) + "\nauthor A <a> 1 +0000\n"
+	for rest, want := range map[string]int64{
+		"committer B <b@c> 1234567890 -0800\n\nmessage\n":     1234567890,
+		"committer B > 7 <b> 5 +0000\nencoding x\n\nm":        5,
+		"committer  <> 6 +0000\n\n":                           6,
+		"\ncommitter B <b> 8 +0000\n":                         0, // the message
+		"committer B <b>\n\n":                                 0,
+		"committer B <b> -9 +0000\n\n":                        0,
+		"committer B <b> 99999999999999999999999 +0000\n\n":   0,
+		"committer 4\n\ncommitter B <b> 8 +0000\n":            4, // no git writes this
+		"gpgsig x\n committer B <b> 8\ncommitter <> 3 +1\n\n": 3,
+	} {
+		if c, err := parseCommit(SHA1, []byte(head+rest)); err != nil || c.Time != want {
+			t.Errorf("%q: %d, %v; want %d", rest, c.Time, err, want)
+		}
+	}
+}

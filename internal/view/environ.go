@@ -3,6 +3,7 @@ package view
 import (
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -15,12 +16,37 @@ type EnvOptions struct {
 	Shows     []Show // as View returns them
 	Links     []Symlink
 
+	// Fixed takes the place of what differs between hosts, users and runs; nil:
+	// nothing does.
+	Fixed *Fixed
+
 	// Pass names variables to inherit; a name may end in *, which never
 	// brings in a secret's name or a door.
 	Pass []string
 	// Set holds NAME=VALUE, and always wins. It is the way to hand a secret to
 	// a box.
 	Set []string
+}
+
+// Fixed is an environment that is the same wherever and whenever a command runs.
+type Fixed struct {
+	// Date is SOURCE_DATE_EPOCH unless the host sets that: the time, in
+	// seconds since 1970, that builds take for theirs.
+	Date int64
+}
+
+func (f *Fixed) apply(env map[string]string) {
+	for name := range env {
+		if name == "LANGUAGE" || strings.HasPrefix(name, "LC_") {
+			delete(env, name)
+		}
+	}
+	env["TZ"], env["LANG"], env["LC_ALL"] = "UTC", "C.UTF-8", "C.UTF-8"
+	env["PYTHONHASHSEED"], env["PERL_HASH_SEED"] = "0", "0"
+	env["HUTCH_BOX"] = "deterministic"
+	if _, set := env["SOURCE_DATE_EPOCH"]; !set {
+		env["SOURCE_DATE_EPOCH"] = strconv.FormatInt(f.Date, 10)
+	}
 }
 
 // kind is how a variable's value is judged.
@@ -103,6 +129,9 @@ func Environ(host []string, o EnvOptions) []string {
 	}
 	if o.Box != "" {
 		env["HUTCH_BOX"] = o.Box
+	}
+	if o.Fixed != nil {
+		o.Fixed.apply(env)
 	}
 	for _, e := range o.Set {
 		if name, value, ok := strings.Cut(e, "="); ok && name != "" {

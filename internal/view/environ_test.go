@@ -173,3 +173,26 @@ func FuzzEnviron(f *testing.F) {
 		}
 	})
 }
+
+// Two hosts whose every variable differs make one environment.
+func TestFixedEnvironment(t *testing.T) {
+	o := testOptions()
+	o.Fixed = &Fixed{Date: 17}
+	o.Box = "b1"
+	first := Environ([]string{"TZ=Asia/Tokyo", "LANG=ja_JP.UTF-8", "LC_TIME=C", "PYTHONHASHSEED=random"}, o)
+	o.Box = "b2"
+	second := Environ([]string{"LANGUAGE=de", "LC_ALL=C", "PERL_HASH_SEED=3"}, o)
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("-first +second:\n%s", diff)
+	}
+	for _, want := range []string{"TZ=UTC", "LANG=C.UTF-8", "LC_ALL=C.UTF-8", "PYTHONHASHSEED=0", "PERL_HASH_SEED=0", "SOURCE_DATE_EPOCH=17", "HUTCH_BOX=deterministic"} {
+		if !slices.Contains(first, want) {
+			t.Errorf("no %s in %q", want, first)
+		}
+	}
+	o.Set = []string{"TZ=Europe/Rome"}
+	got := Environ([]string{"SOURCE_DATE_EPOCH=5"}, o)
+	if !slices.Contains(got, "SOURCE_DATE_EPOCH=5") || !slices.Contains(got, "TZ=Europe/Rome") {
+		t.Errorf("what was asked for is not in %q", got)
+	}
+}

@@ -20,6 +20,7 @@ cmd:make make make make make
 cmd:rsync rsync rsync rsync rsync
 cmd:curl curl curl curl curl
 cmd:strace strace strace strace strace
+cmd:gdb gdb gdb gdb gdb
 cmd:setpriv util-linux util-linux setpriv util-linux
 cmd:mount mount util-linux mount util-linux
 cmd:mkfs.btrfs btrfs-progs btrfs-progs btrfs-progs btrfs-progs

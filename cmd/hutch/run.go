@@ -162,6 +162,8 @@ func (f *runFlags) explain(out *hutch.Outcome) {
 		say("disk limit exceeded; the command and all it started were ended")
 	case out.Status == outcome.CPUExceeded:
 		say("limit of processor time exceeded; the command and all it started were ended")
+	case out.Status == outcome.Denied && out.Signal == "SIGSYS":
+		say("denied: the command used the 32-bit interface of the kernel, which boxes do not have")
 	case out.Status == outcome.Held: // said below, a line each
 	case out.Status == outcome.Conflict && !f.json:
 		for _, line := range explainConflicts(out.ID, out.Conflicts, f.onConflict.value) {
@@ -171,6 +173,9 @@ func (f *runFlags) explain(out *hutch.Outcome) {
 		say("%s", out.Error)
 	}
 	if !f.json {
+		for _, line := range explainViolations(out.Violations) {
+			say("%s", line)
+		}
 		for _, line := range explainGuard(out.ID, out.Held, out.Flagged, out.Committed) {
 			say("%s", line)
 		}

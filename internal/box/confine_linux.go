@@ -183,7 +183,7 @@ func (r *run) jail() (*policy.Box, error) {
 	b := &policy.Box{
 		Privileged: r.privileged, Trusted: r.trusted,
 		Policy:  r.policy,
-		Network: r.policy.Network, Hostname: hostname, LandlockABI: landlockABI(), Filter: filter.Default(), Notify: filter.Notify(),
+		Network: r.policy.Network, Hostname: hostname, LandlockABI: landlockABI(), Filter: filter.Default(), Commands: commandFilters,
 	}
 	if b.LandlockABI == 0 {
 		r.missing("landlock")
@@ -209,6 +209,14 @@ func (r *run) jail() (*policy.Box, error) {
 		b.GIDMap = fmt.Sprintf("%d %d 1", b.User.GID, user.GID)
 	}
 	return b, nil
+}
+
+// commandFilters are the programs that the commands of a box carry.
+func commandFilters(renames, debug, subprocess bool) (told, untold []byte) {
+	c := filter.Command{Renames: renames, NoDebug: !debug, NoSubprocess: !subprocess}
+	told = c.Program()
+	c.Renames, c.Untold = false, true
+	return told, c.Program()
 }
 
 // cacheDirs makes layers for the caches that are shown copy-on-write. They go

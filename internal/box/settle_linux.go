@@ -34,6 +34,7 @@ func (r *run) judge() {
 		code := res.Wait.ExitStatus()
 		out.CommandExitCode = &code
 	}
+	out.Violations = violations(res)
 	switch res.End {
 	case supervise.AtDeadline:
 		out.Status, out.ExitCode, out.TimedOut = outcome.Timeout, outcome.ExitTimeout, true
@@ -61,6 +62,9 @@ func (r *run) judge() {
 		case res.Wait.Signaled():
 			out.Status, out.Signal = outcome.Killed, unix.SignalName(res.Wait.Signal())
 			out.ExitCode = outcome.ExitSignal + int(res.Wait.Signal())
+			if foreignCall(res) {
+				out.Status = outcome.Denied
+			}
 		case res.Wait.ExitStatus() == 0:
 			out.Status, out.ExitCode = outcome.Success, 0
 		default:

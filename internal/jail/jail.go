@@ -20,6 +20,8 @@ const (
 	NotStarted                       // Err: errno of exec; Text: the command, or "cwd"
 	Exited                           // A: wait status, B: CLOCK_MONOTONIC ns, C: user µs, D: system µs
 	Failed                           // a step failed and the box is gone; Err, Op, Step, Text
+	Denied                           // the box refused its commands a call; A: number (-1: others), B: first argument of the first, D: third, C: how often so far; Err; Text: name of the process
+	Traffic                          // A: packets without a route, B: datagrams to closed ports of the box's own loopback
 )
 
 // Report is one message from boxinit.

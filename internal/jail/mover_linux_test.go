@@ -81,9 +81,13 @@ func TestMoveSurvivesBrokenWaits(t *testing.T) {
 	uid, gid := os.Geteuid(), os.Getegid()
 	box := &policy.Box{
 		User: view.User{UID: uint32(uid), GID: uint32(gid)}, UIDMap: fmt.Sprintf("%d %d 1", uid, uid), GIDMap: fmt.Sprintf("%d %d 1", gid, gid),
-		Workspace: workspace, Home: filepath.Join(base, "home"), Hostname: "hutch", Filter: filter.Default(), Notify: filter.Notify(),
-		Mount:  policy.Mount{Lower: workspace, Upper: filepath.Join(base, "upper"), Work: filepath.Join(base, "work")},
-		Policy: policy.InForce{Subprocess: true, FSRead: true, FSWrite: true},
+		Workspace: workspace, Home: filepath.Join(base, "home"), Hostname: "hutch", Filter: filter.Default(),
+		Policy: policy.InForce{Subprocess: true, FSRead: true, FSWrite: true, Debug: true},
+		Commands: func(renames, debug, subprocess bool) (told, untold []byte) {
+			c := filter.Command{Renames: renames, NoDebug: !debug, NoSubprocess: !subprocess}
+			return c.Program(), filter.Command{NoDebug: !debug, NoSubprocess: !subprocess, Untold: true}.Program()
+		},
+		Mount: policy.Mount{Lower: workspace, Upper: filepath.Join(base, "upper"), Work: filepath.Join(base, "work")},
 	}
 	for _, path := range []string{"/usr", "/etc"} {
 		box.Show = append(box.Show, view.Show{Path: path, Mode: view.ReadOnly})
@@ -101,8 +105,8 @@ func TestMoveSurvivesBrokenWaits(t *testing.T) {
 	}
 	found := false
 	for i := range view.Ops {
-		if view.Ops[i].Code == plan.Mover {
-			view.Ops[i].B, found = plan.MoverRestarts, true
+		if view.Ops[i].Code == plan.Commands && view.Ops[i].C&plan.CommandsRename != 0 {
+			view.Ops[i].C, found = view.Ops[i].C|plan.CommandsRestart, true
 		}
 	}
 	if !found {

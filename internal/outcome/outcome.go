@@ -59,7 +59,7 @@ type Denial struct {
 // "my test failed" can be told from "the box refused".
 type Violation struct {
 	Kind    string `json:"kind"`              // "syscall" or "network"
-	What    string `json:"what"`              // "mount", "socket AF_ALG", "packets that had nowhere to go"
+	What    string `json:"what"`              // "mount", "socket AF_ALG", "packets had nowhere to go"
 	Errno   string `json:"errno,omitempty"`   // "EPERM"
 	Count   int64  `json:"count"`             // how often
 	Process string `json:"process,omitempty"` // the name of the first process that tried (its own choice: up to 15 bytes, printable)

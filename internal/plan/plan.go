@@ -47,7 +47,7 @@ const (
 	RAMLayer                      // A: mode, B: uid<<32|gid, C: tag of the descriptor sent; strings: tmpfs options
 	BoundCaps                     // empty bounding set, locked securebits; before IDs
 	Rebind                        // bind a part of the hidden mount; A: mode to make it with, or 0, B: uid<<32|gid; strings: part, path
-	Mover                         // A: bytes, B: MoverRestarts; raw: struct sock_filter[], the filter whose calls the mover answers
+	Commands                      // filters that commands carry besides; A: bytes of the one that tells PID 1, B: bytes of the one that tells nobody, C: Commands*; raw: both struct sock_filter[]
 	OOMScore                      // A: what is added to the badness of the box for the kernel's OOM killer, unless it has more
 	Personality                   // A: persona, as of personality(2); before Seccomp
 	Umask                         // A: umask of the commands; without it the caller's
@@ -59,7 +59,7 @@ const (
 var codeNames = [...]string{"", "join cgroup", "unshare", "map ids", "fork", "user namespace", "new root", "make directory", "make file",
 	"make symlink", "bind", "mount tmpfs", "mount overlay", "mount proc", "mount sysfs", "mount devpts", "mount mqueue", "mask", "make read-only",
 	"pivot", "hostname", "loopback", "rlimit", "send descriptor", "set ids", "max_user_namespaces", "drop capabilities", "landlock",
-	"landlock path", "landlock apply", "seccomp", "assert", "serve", "RAM layer", "bound capabilities", "rebind", "mover", "OOM score", "personality",
+	"landlock path", "landlock apply", "seccomp", "assert", "serve", "RAM layer", "bound capabilities", "rebind", "filter of commands", "OOM score", "personality",
 	"umask", "layer directory", "whiteout", "sysctl"}
 
 // String names the step in messages.
@@ -82,7 +82,10 @@ const (
 	LayerRAM           = 1 // in the RAM layer, not the hidden mount
 	LayerOpaque        = 2 // nothing of what lies below is seen in it
 	LayerTrusted       = 4 // it is marked so by a trusted attribute
-	MoverRestarts      = 1 // signals break off a wait for the mover, as they do before Linux 5.19
+
+	CommandsRestart      = 1 // signals break off a wait for PID 1, as they do before Linux 5.19
+	CommandsRename       = 2 // renames are asked about, and the mover answers
+	CommandsNoSubprocess = 4 // the filters hold a nonce for the one execve that is allowed
 )
 
 // The tags of descriptors that a box hands to its supervisor.

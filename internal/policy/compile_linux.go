@@ -55,13 +55,16 @@ type Box struct {
 	CgroupFDs   []uint64 // descriptors of cgroup.procs files in boxinit
 	LandlockABI int      // 0: none
 	Filter      []byte   // struct sock_filter[]
-	Notify      []byte   // the same: what the mover has to see
-	NoFile      uint64   // RLIMIT_NOFILE; 0: as it is
-	Memory      int64    // bytes that private files may take; 0: half of the host's
-	Processes   uint64   // RLIMIT_NPROC; 0: as it is
-	PidMax      uint64   // the box's process numbers end below that; 0: as they do
-	Core        uint64   // RLIMIT_CORE in bytes; 0: no core dump
-	CountFiles  bool     // its tmpfs is handed out, to be counted
+	// Commands makes the filters that commands carry besides: one that tells
+	// PID 1 what it refuses, and asks about renames; and one for where nobody
+	// can be told.
+	Commands   func(renames, debug, subprocess bool) (told, untold []byte)
+	NoFile     uint64 // RLIMIT_NOFILE; 0: as it is
+	Memory     int64  // bytes that private files may take; 0: half of the host's
+	Processes  uint64 // RLIMIT_NPROC; 0: as it is
+	PidMax     uint64 // the box's process numbers end below that; 0: as they do
+	Core       uint64 // RLIMIT_CORE in bytes; 0: no core dump
+	CountFiles bool   // its tmpfs is handed out, to be counted
 }
 
 const (

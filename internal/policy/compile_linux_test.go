@@ -15,7 +15,8 @@ func testBox() *Box {
 		User: view.User{UID: 1000, GID: 1000}, UIDMap: "1000 1000 1", GIDMap: "1000 1000 1",
 		Policy:    InForce{Subprocess: true, FSRead: true, FSWrite: true, TTY: true, Debug: true},
 		Workspace: "/home/u/project", Home: "/home/u", Hostname: "hutch", LandlockABI: 6, Filter: make([]byte, 16),
-		Mount: Mount{Lower: "/home/u/project", Upper: "/state/upper", Work: "/state/work"},
+		Commands: func(bool, bool, bool) (told, untold []byte) { return make([]byte, 8), make([]byte, 16) },
+		Mount:    Mount{Lower: "/home/u/project", Upper: "/state/upper", Work: "/state/work"},
 		Show: []view.Show{
 			{Path: "/etc", Mode: view.ReadOnly}, {Path: "/home/u/.cache/go-build", Mode: view.CopyOnWrite}, {Path: "/home/u/.pyenv", Mode: view.ReadOnly}, {Path: "/home/u/go/pkg/mod", Mode: view.CopyOnWrite},
 			{Path: "/tmp/tools", Mode: view.ReadOnly}, {Path: "/usr", Mode: view.ReadOnly},
@@ -148,12 +149,12 @@ func TestTheMoverIsOnlyWhereTheOverlayCannotRename(t *testing.T) {
 		{"copy", false, "/state/tree", false, false},
 	} {
 		b := testBox()
-		b.Trusted, b.Privileged, b.Mount.Tree, b.Notify = c.trusted, c.trusted, c.tree, make([]byte, 8)
+		b.Trusted, b.Privileged, b.Mount.Tree = c.trusted, c.trusted, c.tree
 		if c.ram {
 			b.Mount.Upper, b.Mount.Work = "", ""
 		}
 		ops := compiled(t, b)
-		at := slices.IndexFunc(ops, func(op plan.Op) bool { return op.Code == plan.Mover })
+		at := slices.IndexFunc(ops, func(op plan.Op) bool { return op.Code == plan.Commands && op.C&plan.CommandsRename != 0 })
 		if (at >= 0) != c.want {
 			t.Errorf("%s: the mover stands at %d", c.name, at)
 		}

@@ -42,10 +42,17 @@ func (b *Box) rights(p *plan.Plan) {
 	p.Add(plan.DropCaps, 0, 0, 0)
 	b.landlock(p)
 	p.AddRaw(plan.Seccomp, uint64(len(b.Filter)), 0, 0, b.Filter)
-	if b.Mount.Tree == "" && !b.Trusted {
-		// The workspace is an overlay that cannot rename directories.
-		p.AddRaw(plan.Mover, uint64(len(b.Notify)), 0, 0, b.Notify)
+	// An overlay with user attributes cannot rename directories.
+	renames := b.Mount.Tree == "" && !b.Trusted
+	told, untold := b.Commands(renames, b.Policy.Debug, b.Policy.Subprocess)
+	flags := uint64(0)
+	if renames {
+		flags |= plan.CommandsRename
 	}
+	if !b.Policy.Subprocess {
+		flags |= plan.CommandsNoSubprocess
+	}
+	p.AddRaw(plan.Commands, uint64(len(told)), uint64(len(untold)), flags, slices.Concat(told, untold))
 	p.Add(plan.Assert, plan.AssertNoUserNS|plan.AssertReadOnlyRoot|plan.AssertNoCaps, 0, 0)
 	p.Add(plan.Serve, plan.ServeOneShot, 0, 0)
 }

@@ -50,8 +50,20 @@ type Result struct {
 	PeakMemory int64              // bytes; 0 when unknown
 	PeakSource string             // "cgroup", "polled" or "none"
 	Missing    []string           // steps that this host could not give
+	Violations []Violation        // calls that the box refused its commands, in the order of the first of each kind
+	NoRoute    uint64             // packets that had no route out of a box without network
+	NoPort     uint64             // datagrams to closed ports of such a box's own loopback
 	Workspace  int                // root of the workspace as the box saw it; -1
 	Layer      int                // upper of a layer in RAM; -1
+}
+
+// Violation is one kind of call that the box refused its commands.
+type Violation struct {
+	Call         int    // number of the system call; negative: of several kinds
+	First, Third uint64 // arguments of the first; of ioctl, First is the request
+	Errno        syscall.Errno
+	Count        uint64
+	Process      string // name of the first process that tried, which it chose
 }
 
 // Input is what a command reads. A file of the host is never handed in: a box

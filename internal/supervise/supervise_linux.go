@@ -369,6 +369,10 @@ func (f *follower) receive() (gone bool) {
 			f.result.Wait, f.result.Known = syscall.WaitStatus(r.A), true
 			f.result.Duration = time.Duration(r.B - f.began)
 			f.exited = true
+		case jail.Denied:
+			f.violated(r)
+		case jail.Traffic:
+			f.result.NoRoute, f.result.NoPort = r.A, r.B
 		case jail.Failed:
 			if f.result.End == ByItself {
 				f.result.End = BoxFailed
@@ -376,6 +380,19 @@ func (f *follower) receive() (gone bool) {
 			}
 		}
 	}
+}
+
+// violated notes what the box refused; a later report of the same kind has a
+// higher count.
+func (f *follower) violated(r jail.Report) {
+	v := Violation{Call: int(int64(r.A)), First: r.B, Third: r.D, Errno: r.Err, Count: r.C, Process: r.Text}
+	for i, seen := range f.result.Violations {
+		if seen.Call == v.Call && seen.First == v.First {
+			f.result.Violations[i] = v
+			return
+		}
+	}
+	f.result.Violations = append(f.result.Violations, v)
 }
 
 // obey does what the caller asked for.

@@ -456,6 +456,15 @@ func (w *World) JSONWith(o Options, args ...string) (Outcome, Result) {
 // Finding is what the handoff guard says of a path.
 type Finding struct{ Path, Tier, Rule, Who, When, Why string }
 
+// Denial is what the policy refused before the start.
+type Denial struct{ What, Why, Do string }
+
+// Violation is what the kernel refused while the command ran.
+type Violation struct {
+	Kind, What, Errno, Process string
+	Count                      int64
+}
+
 // Outcome is the JSON of a run, written down from the specification and not
 // taken from the product.
 type Outcome struct {
@@ -504,10 +513,12 @@ type Outcome struct {
 	Conflicts  []struct {
 		Path string `json:"path"`
 	} `json:"conflicts"`
-	Kept    bool     `json:"kept"`
-	Notes   []string `json:"notes"`
-	Error   string   `json:"error"`
-	Receipt string   `json:"receipt"`
+	Kept       bool        `json:"kept"`
+	Denied     []Denial    `json:"denied"`
+	Violations []Violation `json:"violations"`
+	Notes      []string    `json:"notes"`
+	Error      string      `json:"error"`
+	Receipt    string      `json:"receipt"`
 }
 
 // ParseOutcome reads the one JSON object that stdout must hold, and nothing

@@ -13,6 +13,8 @@
 
 #include "kernel.h"
 #include "mover.h"
+#include "refusal.h"
+#include "report.h"
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/mount.h>
@@ -27,19 +29,17 @@ enum { CONTROL_FD = 3, MESSAGE_MAX = 64 << 10 };
 
 enum message { MSG_PLAN = 1, MSG_START, MSG_SIGNAL, MSG_END };
 
-enum report_kind { REP_BORN = 1, REP_MISSING, REP_FD, REP_READY, REP_STARTED, REP_NOT_STARTED, REP_EXITED, REP_ERROR };
-
 enum op_code {
 	OP_CGROUP = 1, OP_UNSHARE, OP_MAP, OP_FORK, OP_USERNS, OP_ROOT, OP_DIR, OP_FILE, OP_SYMLINK, OP_BIND, OP_TMPFS,
 	OP_OVERLAY, OP_PROC, OP_SYSFS, OP_DEVPTS, OP_MQUEUE, OP_MASK, OP_READONLY, OP_PIVOT, OP_HOSTNAME, OP_LOOPBACK,
 	OP_RLIMIT, OP_SENDFD, OP_IDS, OP_MAXUSERNS, OP_DROPCAPS, OP_LANDLOCK, OP_LANDLOCK_PATH, OP_LANDLOCK_APPLY,
-	OP_SECCOMP, OP_ASSERT, OP_SERVE, OP_RAMLAYER, OP_BOUNDCAPS, OP_REBIND, OP_MOVER,
+	OP_SECCOMP, OP_ASSERT, OP_SERVE, OP_RAMLAYER, OP_BOUNDCAPS, OP_REBIND, OP_COMMANDS,
 	OP_OOM_SCORE, OP_PERSONALITY, OP_UMASK,
 	OP_LAYER_DIR, OP_WHITEOUT,
 	OP_SYSCTL,
 };
 
-enum { BIND_OPTIONAL = 1, FORK_MAPS = 1, ASSERT_NO_USERNS = 1, ASSERT_READONLY_ROOT = 2, ASSERT_NO_CAPS = 4, SERVE_ONESHOT = 1, MOVER_RESTARTS = 1,
+enum { BIND_OPTIONAL = 1, FORK_MAPS = 1, ASSERT_NO_USERNS = 1, ASSERT_READONLY_ROOT = 2, ASSERT_NO_CAPS = 4, SERVE_ONESHOT = 1,
 	OVERLAY_HIDDEN = 1, LAYER_RAM = 1, LAYER_OPAQUE = 2, LAYER_TRUSTED = 4 };
 
 struct message_head {
@@ -89,7 +89,7 @@ void *memset(void *to, int c, size_t n)
 
 static u32 step, step_op;
 
-static void report(u32 kind, int err, const char *text, u64 a, u64 b, u64 c, u64 d, int fd)
+long send_report(u32 kind, int err, const char *text, u64 a, u64 b, u64 c, u64 d, int fd, int how)
 {
 	struct report r = {.kind = kind, .op = step_op, .step = step, .err = err, .a = a, .b = b, .c = c, .d = d};
 	for (size_t i = 0; text && text[i] && i < sizeof r.text - 1; i++)
@@ -101,8 +101,16 @@ static void report(u32 kind, int err, const char *text, u64 a, u64 b, u64 c, u64
 		m.control = &cm;
 		m.controllen = (cm.len + 7) & ~7UL;
 	}
-	while (sys(sendmsg, CONTROL_FD, &m, 0x4000 /* MSG_NOSIGNAL */) == -EINTR)
-		;
+	long ret;
+	do
+		ret = sys(sendmsg, CONTROL_FD, &m, 0x4000 /* MSG_NOSIGNAL */ | (how == REPORT_MAY_FAIL ? 0x40 /* MSG_DONTWAIT */ : 0));
+	while (ret == -EINTR);
+	return ret;
+}
+
+static void report(u32 kind, int err, const char *text, u64 a, u64 b, u64 c, u64 d, int fd)
+{
+	send_report(kind, err, text, a, b, c, d, fd, REPORT_WAITS);
 }
 
 static void leave(int status) __attribute__((noreturn));
@@ -646,8 +654,11 @@ static void do_dropcaps(void)
 	sys(keyctl, 1 /* KEYCTL_JOIN_SESSION_KEYRING */, 0);
 }
 
+static int own_network;
+
 static void do_loopback(void)
 {
+	own_network = 1;
 	struct { // ifreq of netdevice(7)
 		char name[16];
 		short flags;
@@ -714,16 +725,21 @@ static struct {
 	int in, out, err;
 	int foreground; // make stdin the controlling terminal
 	u64 open_files[2]; // RLIMIT_NOFILE, soft and hard, where it is set: PID 1 itself needs its own
+	u64 nonce[2];   // what makes an execve the first
 	volatile long failure, listener;
 } start;
 
 // The filter that commands are started with beside the one that PID 1 carries
-// too: it makes renames wait for the mover, which must not wait for itself.
-static struct {
-	struct sock_filter code[64];
+// too (internal/jail/filter): told waits for PID 1, which must not wait for
+// itself; untold refuses alone, where no listener can be had. Under either a
+// nonce can stand for the one execve that is allowed.
+static struct command_filter {
+	struct sock_filter code[256];
 	struct sock_fprog program;
-	int restarts;
-} notifying;
+	unsigned short nonce_at[4];
+} told, untold;
+
+static int command_flags; // LISTEN_*
 
 static long caller_umask;
 static char child_stack[16384] __attribute__((aligned(16)));
@@ -737,7 +753,7 @@ static u64 now(void)
 
 static long try_exec(const char *path)
 {
-	long ret = sys(execve, path, start.args, start.env);
+	long ret = sys(execve, path, start.args, start.env, start.nonce[0], start.nonce[1]);
 	if (ret != -ENOEXEC)
 		return ret;
 	// A script without "#!": a shell runs it, as execvp(3) and every shell do.
@@ -753,7 +769,7 @@ static long try_exec(const char *path)
 		shell_args[i + 1] = start.args[i];
 	if (n == 0)
 		shell_args[2] = 0;
-	return sys(execve, "/bin/sh", shell_args, start.env);
+	return sys(execve, "/bin/sh", shell_args, start.env, start.nonce[0], start.nonce[1]);
 }
 
 static long search_and_exec(void)
@@ -788,17 +804,55 @@ static long search_and_exec(void)
 	return result;
 }
 
+// What stands in a filter for the nonce, and is found once each
+// (internal/jail/filter/command.go).
+static const u32 nonce_marks[4] = {0x6e6f6e63, 0x65206f66, 0x20626f78, 0x696e6974};
+
+static void set_command_filter(struct command_filter *f, const void *code, size_t size)
+{
+	if (size == 0 || size > sizeof f->code || size % sizeof *f->code)
+		fail(EPROTO, "plan: filter");
+	memcpy(f->code, code, size);
+	f->program = (struct sock_fprog){(unsigned short)(size / sizeof *f->code), f->code};
+	for (int word = 0; command_flags & LISTEN_NO_SUBPROCESS && word < 4; word++) {
+		int found = 0;
+		for (unsigned short i = 0; i < f->program.len; i++)
+			if (f->code[i].code == (BPF_JMP | BPF_JEQ | BPF_K) && f->code[i].k == nonce_marks[word]) {
+				f->nonce_at[word] = i;
+				found++;
+			}
+		if (found != 1)
+			fail(EPROTO, "plan: nonce");
+	}
+}
+
+// The program that starts cannot know the nonce: the kernel empties the registers
+// for it, our memory is closed to it, and nobody in a box can read a filter back.
+static void draw_nonce(void)
+{
+	if (!(command_flags & LISTEN_NO_SUBPROCESS))
+		return;
+	if (sys(getrandom, start.nonce, sizeof start.nonce, 0) != sizeof start.nonce)
+		fail(EIO, "getrandom");
+	struct command_filter *filters[2] = {&told, &untold};
+	for (int i = 0; i < 2; i++)
+		for (int word = 0; word < 4; word++)
+			filters[i]->code[filters[i]->nonce_at[word]].k = (u32)(start.nonce[word / 2] >> (word % 2 ? 0 : 32));
+}
+
 // Puts the filter on. Our descriptors are still PID 1's (CLONE_FILES), and so is
 // the listener; then we take a copy of our own.
-static long begin_notifying(void)
+static long put_filter_on(void)
 {
-	unsigned long flags = SECCOMP_FILTER_FLAG_NEW_LISTENER | (notifying.restarts ? 0 : 1UL << 5 /* WAIT_KILLABLE_RECV, since Linux 5.19 */);
-	start.listener = sys(seccomp, SECCOMP_SET_MODE_FILTER, flags, &notifying.program);
-	if (start.listener == -EINVAL && !notifying.restarts) {
-		notifying.restarts = 1;
-		start.listener = sys(seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &notifying.program);
+	unsigned long flags = SECCOMP_FILTER_FLAG_NEW_LISTENER | (command_flags & LISTEN_RESTARTS ? 0 : 1UL << 5 /* WAIT_KILLABLE_RECV, since Linux 5.19 */);
+	long ret = start.listener = sys(seccomp, SECCOMP_SET_MODE_FILTER, flags, &told.program);
+	if (ret == -EINVAL && !(command_flags & LISTEN_RESTARTS)) {
+		command_flags |= LISTEN_RESTARTS;
+		ret = start.listener = sys(seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &told.program);
 	}
-	return sys(close_range, ~0U, ~0U, 2 /* CLOSE_RANGE_UNSHARE */);
+	if (ret < 0) // EBUSY: hutch itself runs under a filter with a listener
+		ret = sys(seccomp, SECCOMP_SET_MODE_FILTER, 0, &untold.program);
+	return ret < 0 ? ret : sys(close_range, ~0U, ~0U, 2 /* CLOSE_RANGE_UNSHARE */);
 }
 
 // Runs in the child, which shares our memory until it execs.
@@ -806,7 +860,7 @@ static void run_command(void *unused)
 {
 	(void)unused;
 	u64 no_signals = 0;
-	long ret = notifying.program.len ? begin_notifying() : 0;
+	long ret = told.program.len ? put_filter_on() : 0;
 	if (ret >= 0)
 		ret = sys(setsid);
 	if (ret >= 0 && start.foreground)
@@ -892,18 +946,20 @@ static void do_start(const int *fds, int count)
 	start.failure = 0;
 	u64 began = now();
 	start.listener = -1;
-	unsigned long flags = CLONE_VM | CLONE_VFORK | SIGCHLD_ | (notifying.program.len ? CLONE_FILES : 0);
+	draw_nonce();
+	unsigned long flags = CLONE_VM | CLONE_VFORK | SIGCHLD_ | (told.program.len ? CLONE_FILES : 0);
 	main_pid = clone_on_stack(flags, child_stack + sizeof child_stack, run_command, 0, 0);
 	long failure = main_pid < 0 ? main_pid : start.failure;
 	for (int i = 0; i < 3; i++)
 		sys(close, fds[i]);
 	sys(close, start.in);
-	if (notifying.program.len && main_pid > 0) {
-		// EBUSY: hutch itself runs under a filter with a listener.
+	if (told.program.len && main_pid > 0) {
 		long ret = start.listener;
-		if (ret >= 0 && (ret = mover_listen((int)start.listener, notifying.restarts, (u32)main_pid)) < 0)
+		if (ret >= 0 && (ret = mover_listen((int)start.listener, command_flags, (u32)main_pid)) < 0)
 			sys(close, start.listener);
 		if (ret < 0)
+			report(REP_MISSING, (int)-ret, "violations", 0, 0, 0, 0, -1);
+		if (ret < 0 && command_flags & LISTEN_RENAMES)
 			report(REP_MISSING, (int)-ret, "rename", 0, 0, 0, 0, -1);
 	}
 	const char *name = start.args[0];
@@ -984,6 +1040,9 @@ static void end_box(void)
 		sys(kill, -1, SIGKILL_); // nobody shall keep a move from its end
 		mover_finish();
 	}
+	report_refusals(1);
+	if (own_network)
+		report_traffic();
 	leave(0);
 }
 
@@ -997,10 +1056,10 @@ static void serve(u64 flags)
 	struct kernel_pollfd polled[2 + MOVER_FDS] = {{.fd = CONTROL_FD, .events = POLLIN_}, {.fd = signal_fd, .events = POLLIN_}};
 	for (;;) {
 		mover_poll(polled + 2);
-		long n = sys(ppoll, polled, notifying.program.len ? 2 + MOVER_FDS : 2, 0, 0, 8);
+		long n = sys(ppoll, polled, told.program.len ? 2 + MOVER_FDS : 2, 0, 0, 8);
 		if (n < 0 && n != -EINTR)
 			fail(n, "poll");
-		if (n > 0 && notifying.program.len)
+		if (n > 0 && told.program.len)
 			mover_serve(polled + 2);
 		if (n > 0 && polled[1].revents) {
 			char info[128];
@@ -1195,12 +1254,12 @@ static void execute(const struct op *o)
 		must(sys(seccomp, SECCOMP_SET_MODE_FILTER, 0, &program), "seccomp");
 		return;
 	}
-	case OP_MOVER:
-		if (o->a > room || o->a % sizeof(struct sock_filter) || o->a > sizeof notifying.code)
+	case OP_COMMANDS:
+		if (o->a > room || o->b > room - o->a)
 			fail(EPROTO, "plan: filter");
-		memcpy(notifying.code, o->data, o->a);
-		notifying.program = (struct sock_fprog){(unsigned short)(o->a / sizeof(struct sock_filter)), notifying.code};
-		notifying.restarts = o->b & MOVER_RESTARTS;
+		command_flags = (int)o->c;
+		set_command_filter(&told, o->data, o->a);
+		set_command_filter(&untold, o->data + o->a, o->b);
 		return;
 	case OP_OOM_SCORE: {
 		// While it is the host's /proc, and we may still have the right to

@@ -23,6 +23,7 @@
 // have descended from a process that called it is told to go on.
 
 #include "mover.h"
+#include "refusal.h"
 #include <linux/ioctl.h>
 #include <linux/openat2.h>
 #include <linux/seccomp.h>
@@ -89,7 +90,7 @@ struct move {
 
 static struct move *moves[MOVES_MAX];
 static struct {
-	int fd, restarts, over;
+	int fd, flags, over; // LISTEN_*
 	u32 command; // the process that was started with it
 } listeners[LISTENERS_MAX];
 static int listener_count;
@@ -766,9 +767,39 @@ static int moves_directory(const struct call *call)
 		names_directory(call->caller, call->new_dir, path);
 }
 
-static void serve_call(int listener, int restarts, const struct seccomp_notif *n)
+enum { NEW_NAMESPACE = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWCGROUP };
+
+// Whether the kernel may be told to go on with a call. The same filter also tells
+// of calls that are refused, and "go on" overrides every filter: what is not
+// known here to be ours is refused.
+static int may_go_on(int flags, const struct seccomp_data *call)
+{
+	if (!(flags & LISTEN_RENAMES))
+		return 0;
+	switch (call->nr) {
+#ifdef __NR_rename
+	case __NR_rename:
+#endif
+	case __NR_renameat2:
+	case __NR_renameat:
+	case __NR_landlock_restrict_self:
+		return 1;
+	case __NR_prctl:
+		return (u32)call->args[0] == PR_SET_CHILD_SUBREAPER_;
+	case __NR_clone:
+		return !(call->args[0] & NEW_NAMESPACE) && (!(flags & LISTEN_NO_SUBPROCESS) || call->args[0] & CLONE_THREAD);
+	}
+	return 0;
+}
+
+static void serve_call(int listener, int flags, const struct seccomp_notif *n)
 {
 	const __u64 *a = n->data.args;
+	int restarts = flags & LISTEN_RESTARTS;
+	if (!may_go_on(flags, &n->data)) {
+		refuse(listener, n);
+		return;
+	}
 	struct call call = {.nr = n->data.nr, .caller = n->pid, .old_dir = AT_FDCWD_, .new_dir = AT_FDCWD_};
 	switch (n->data.nr) {
 #ifdef __NR_rename
@@ -833,11 +864,11 @@ static void finish_moves(void)
 	}
 }
 
-int mover_listen(int listener, int restarts, u32 command)
+int mover_listen(int listener, int flags, u32 command)
 {
 	if (listener_count == LISTENERS_MAX)
 		return -ENFILE;
-	if (done_fd < 0) {
+	if (flags & LISTEN_RENAMES && done_fd < 0) {
 		done_fd = (int)sys(eventfd2, 0, O_CLOEXEC_ | 04000 /* EFD_NONBLOCK */);
 		if (done_fd < 0)
 			return done_fd;
@@ -846,7 +877,7 @@ int mover_listen(int listener, int restarts, u32 command)
 	// We answer on the processor that the caller just left. Since Linux 6.6.
 	sys(ioctl, listener, _IOW('!', 4, u64), 1UL);
 	listeners[listener_count].fd = listener;
-	listeners[listener_count].restarts = restarts;
+	listeners[listener_count].flags = flags;
 	listeners[listener_count++].command = command;
 	return 0;
 }
@@ -865,7 +896,7 @@ void mover_serve(const struct kernel_pollfd polled[MOVER_FDS])
 		if (polled[i].revents & POLLIN_) {
 			// ENOENT: the caller was killed in between.
 			if (sys(ioctl, listeners[i].fd, SECCOMP_IOCTL_NOTIF_RECV, &n) == 0)
-				serve_call(listeners[i].fd, listeners[i].restarts, &n);
+				serve_call(listeners[i].fd, listeners[i].flags, &n);
 		} else if (polled[i].revents) {
 			listeners[i].over = 1; // nobody is left who could call
 		}

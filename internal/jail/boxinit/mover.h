@@ -7,10 +7,16 @@
 // How many descriptors mover_poll asks for.
 enum { MOVER_FDS = 9 };
 
-// Takes over the listener of the filter that a command was started with.
-// restarts: a signal breaks off a caller's wait (before Linux 5.19). Returns a
-// negative errno when there are too many already, and the caller keeps it.
-int mover_listen(int listener, int restarts, u32 command);
+enum {
+	LISTEN_RESTARTS = 1,      // a signal breaks off a caller's wait (before Linux 5.19)
+	LISTEN_RENAMES = 2,       // renames are asked about
+	LISTEN_NO_SUBPROCESS = 4, // the filter refuses new processes
+};
+
+// Takes over the listener of the filter that a command was started with; flags
+// say what that filter asks about. Returns a negative errno when there are too
+// many already, and the caller keeps it.
+int mover_listen(int listener, int flags, u32 command);
 
 // Fills in what to poll for.
 void mover_poll(struct kernel_pollfd polled[MOVER_FDS]);

@@ -2,6 +2,11 @@
 
 package filter
 
-// Default returns the program: an array of struct sock_filter, eight bytes an
-// instruction, little-endian. The caller owns the bytes.
+// Default returns the program that every process of a box carries, PID 1 too:
+// an array of struct sock_filter, eight bytes an instruction, little-endian. The
+// caller owns the bytes.
 func Default() []byte { return []byte(program) }
+
+// Program returns the bytes, which the caller owns; nil for a Command that is
+// none (Untold with Renames: nobody could be asked).
+func (c Command) Program() []byte { return c.in(commands) }

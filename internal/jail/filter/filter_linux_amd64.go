@@ -1,14 +1,12 @@
 package filter
 
-import (
-	_ "embed"
-
-	"golang.org/x/sys/unix"
-)
+import _ "embed"
 
 //go:embed filter_amd64.bpf
 var program string
 
-const nativeArch = unix.AUDIT_ARCH_X86_64
+//go:embed command_amd64.bpf
+var commands string
 
-var renames = []uint32{unix.SYS_RENAME, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2}
+//go:embed refused_amd64.txt
+var refused string

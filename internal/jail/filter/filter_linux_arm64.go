@@ -1,14 +1,12 @@
 package filter
 
-import (
-	_ "embed"
-
-	"golang.org/x/sys/unix"
-)
+import _ "embed"
 
 //go:embed filter_arm64.bpf
 var program string
 
-const nativeArch = unix.AUDIT_ARCH_AARCH64
+//go:embed command_arm64.bpf
+var commands string
 
-var renames = []uint32{unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2}
+//go:embed refused_arm64.txt
+var refused string

@@ -21,9 +21,18 @@ import (
 // The test binary is its own box: with these set it puts the filter on, makes
 // the calls of probes, and prints what the kernel said.
 const (
-	probeEnv = "HUTCH_TEST_FILTER" // "on", or "off" for the counter-test
+	probeEnv = "HUTCH_TEST_FILTER" // on, closed, alone, or off for the counter-test
 	uidEnv   = "HUTCH_TEST_UID"
 	execEnv  = "HUTCH_TEST_EXEC" // execute this instead
+)
+
+// The filters of a child: those of a command that nobody listens to; the same
+// where the policy grants neither debugging nor subprocesses; the one of PID 1.
+const (
+	on     = "on"
+	closed = "closed"
+	alone  = "alone"
+	off    = "off"
 )
 
 func TestMain(m *testing.M) {
@@ -44,11 +53,16 @@ func child(mode string) error {
 			return err
 		}
 	}
-	if mode == "on" {
+	if mode != off {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 			return err
 		}
 		if err := load(Default()); err != nil {
+			return err
+		}
+	}
+	if mode == on || mode == closed {
+		if err := load(Command{NoDebug: mode == closed, NoSubprocess: mode == closed, Untold: true}.Program()); err != nil {
 			return err
 		}
 	}
@@ -93,6 +107,17 @@ type probe struct {
 	want string
 	call func() unix.Errno
 	same bool // the kernel may say the same without the filter
+	// closed is what it says where the policy grants less; "": the same.
+	closed string
+}
+
+// alone is what it says where nobody is told and the second filter is missing.
+func (p probe) alone() string {
+	switch p.want {
+	case "EPERM", "EAFNOSUPPORT", "EPROTONOSUPPORT", "ENOTSUP":
+		return "ENOSYS"
+	}
+	return p.want
 }
 
 // raw makes a call that changes nothing; descriptors it returns are closed
@@ -161,7 +186,7 @@ var probes = []probe{
 	{name: "adjtimex", want: "EPERM", call: raw(unix.SYS_ADJTIMEX, fault)},
 	{name: "sethostname", want: "EPERM", call: raw(unix.SYS_SETHOSTNAME, fault, 1)},
 	{name: "syslog", want: "EPERM", call: raw(unix.SYS_SYSLOG, 99, 0, 0)},
-	{name: "personality no randomize", want: "EPERM", call: raw(unix.SYS_PERSONALITY, 0x40000)},
+	{name: "personality read implies exec", want: "EPERM", call: raw(unix.SYS_PERSONALITY, 0x400000)},
 
 	{name: "ioctl tiocsti", want: "EPERM", call: raw(unix.SYS_IOCTL, bad, unix.TIOCSTI, 0)},
 	{name: "ioctl tiocsti, high bits", want: "EPERM", call: raw(unix.SYS_IOCTL, bad, 1<<32|unix.TIOCSTI, 0)},
@@ -200,9 +225,23 @@ var probes = []probe{
 	{name: "futex_waitv", want: "EINVAL", same: true, call: raw(unix.SYS_FUTEX_WAITV, 0, 0, 0, 0, 0)},
 	{name: "rseq", want: "EINVAL", same: true, call: raw(unix.SYS_RSEQ, 0, 0, 0xff, 0)},
 	{name: "personality query", want: "ok", same: true, call: raw(unix.SYS_PERSONALITY, 0xffffffff)},
-	{name: "a child of its own", want: "ok", same: true, call: func() unix.Errno { return errnoOf(exec.Command("/bin/true").Run()) }},
-	{name: "ptrace of a child", want: "ok", same: true, call: traceChild},
-	{name: "process_vm_readv", want: "ok", same: true, call: func() unix.Errno {
+	{name: "personality no randomize", want: "ok", same: true, call: raw(unix.SYS_PERSONALITY, 0x40000)},
+	{name: "a thread", want: "ok", same: true, call: func() unix.Errno {
+		done := make(chan bool)
+		go func() { runtime.LockOSThread(); done <- true }() // ends with its goroutine, and another is made
+		<-done
+		return 0
+	}},
+	{name: "a process", want: "EINVAL", same: true, closed: "EPERM", call: raw(unix.SYS_CLONE, unix.CLONE_SIGHAND)}, // without CLONE_VM
+	{name: "execve", want: "EFAULT", same: true, closed: "EPERM", call: raw(unix.SYS_EXECVE, fault, 0, 0)},
+	{name: "execve with the nonce of the file", want: "EFAULT", same: true, call: raw(unix.SYS_EXECVE, fault, 0, 0,
+		uintptr(Nonce[0])<<32|uintptr(Nonce[1]), uintptr(Nonce[2])<<32|uintptr(Nonce[3]))},
+	{name: "execveat", want: "EFAULT", same: true, closed: "EPERM", call: raw(unix.SYS_EXECVEAT, bad, fault, 0, 0, 0)},
+	{name: "ptrace of nobody", want: "ESRCH", same: true, closed: "EPERM", call: raw(unix.SYS_PTRACE, unix.PTRACE_PEEKDATA, 0, 0, 0)},
+	{name: "process_vm_writev", want: "EINVAL", same: true, closed: "EPERM", call: raw(unix.SYS_PROCESS_VM_WRITEV, uintptr(os.Getpid()), 0, 0, 0, 0, 1)},
+	{name: "a child of its own", want: "ok", same: true, closed: "EPERM", call: func() unix.Errno { return errnoOf(exec.Command("/bin/true").Run()) }},
+	{name: "ptrace of a child", want: "ok", same: true, closed: "EPERM", call: traceChild},
+	{name: "process_vm_readv", want: "ok", same: true, closed: "EPERM", call: func() unix.Errno {
 		from, to := [1]byte{7}, [1]byte{}
 		_, err := unix.ProcessVMReadv(os.Getpid(), []unix.Iovec{{Base: &to[0], Len: 1}}, []unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&from)), Len: 1}}, 0)
 		return errnoOf(err)
@@ -279,10 +318,19 @@ func TestKernel(t *testing.T) {
 		t.Skip("no filter for this architecture")
 	}
 	for _, uid := range uids() {
-		got := answers(t, "on", uid)
-		for _, p := range probes {
-			if got[p.name] != p.want {
-				t.Errorf("uid %d: %s: %s, want %s", uid, p.name, got[p.name], p.want)
+		for _, mode := range []string{on, closed, alone} {
+			got := answers(t, mode, uid)
+			for _, p := range probes {
+				want := p.want
+				if mode == alone {
+					want = p.alone()
+				}
+				if mode == closed && p.closed != "" {
+					want = p.closed
+				}
+				if got[p.name] != want {
+					t.Errorf("filter %s, uid %d: %s: %s, want %s", mode, uid, p.name, got[p.name], want)
+				}
 			}
 		}
 	}
@@ -294,7 +342,7 @@ func TestProbesCanFail(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("an ordinary user is denied most of it without a filter")
 	}
-	got := answers(t, "off", 0)
+	got := answers(t, off, 0)
 	for _, p := range probes {
 		if !p.same && got[p.name] == p.want {
 			t.Errorf("%s: %s without the filter, too", p.name, p.want)
@@ -316,10 +364,10 @@ func TestCompat(t *testing.T) {
 			}
 			for _, uid := range uids()[:1] {
 				var exit *exec.ExitError
-				if err := box("off", uid, path).Run(); !errors.As(err, &exit) || exit.ExitCode() != 42 {
+				if err := box(off, uid, path).Run(); !errors.As(err, &exit) || exit.ExitCode() != 42 {
 					t.Skipf("this kernel does not run it: %v", err)
 				}
-				err := box("on", uid, path).Run()
+				err := box(on, uid, path).Run()
 				if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGSYS {
 					t.Errorf("uid %d: %v, want SIGSYS", uid, err)
 				}
@@ -353,6 +401,34 @@ func elf32(code []byte) []byte {
 func put(b *bytes.Buffer, values ...any) {
 	for _, v := range values {
 		binary.Write(b, binary.LittleEndian, v)
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	if Default() == nil {
+		t.Skip("no filter for this architecture")
+	}
+	for _, c := range []struct {
+		nr           int
+		first, third uint64
+		want         string
+	}{
+		{unix.SYS_MOUNT, 1, 2, "mount"},
+		{unix.SYS_UNSHARE, unix.CLONE_NEWUSER | unix.CLONE_NEWNS, 0, "unshare CLONE_NEWUSER|CLONE_NEWNS"},
+		{unix.SYS_CLONE, 17, 0, "clone"},
+		{unix.SYS_SETNS, unix.CLONE_NEWUSER, 0, "setns"},
+		{unix.SYS_SOCKET, unix.AF_ALG, 0, "socket AF_ALG"},
+		{unix.SYS_SOCKET, 1<<32 | unix.AF_VSOCK, 0, "socket AF_VSOCK"},
+		{unix.SYS_SOCKET, 300, 0, "socket of an unknown family"},
+		{unix.SYS_SOCKET, unix.AF_NETLINK, unix.NETLINK_AUDIT, "socket AF_NETLINK, protocol 9"},
+		{unix.SYS_IOCTL, unix.TIOCSTI, 0, "ioctl TIOCSTI"},
+		{unix.SYS_PERSONALITY, 0x400000, 0, "personality 0x400000"},
+		{-1, 0, 0, "other calls"},
+		{100000, 0, 0, "call 100000"},
+	} {
+		if got := Describe(c.nr, c.first, c.third); got != c.want {
+			t.Errorf("Describe(%d, %#x, %d) is %q, want %q", c.nr, c.first, c.third, got, c.want)
+		}
 	}
 }
 

@@ -36,7 +36,22 @@ const (
 	eafnosupport    = verdict(unix.SECCOMP_RET_ERRNO | unix.EAFNOSUPPORT)
 	eprotonosupport = verdict(unix.SECCOMP_RET_ERRNO | unix.EPROTONOSUPPORT)
 	eopnotsupp      = verdict(unix.SECCOMP_RET_ERRNO | unix.EOPNOTSUPP)
+
+	// The mover of boxinit is asked, and may tell the kernel to go on.
+	ask = verdict(unix.SECCOMP_RET_USER_NOTIF)
 )
+
+// told is a verdict that refuses as v does, by way of boxinit, which counts it.
+// The kernel gives the listener no errno: the low bits are for who reads the
+// program, and boxinit decides once more by the registers (refusal.c).
+func told(v verdict) verdict { return ask | v&unix.SECCOMP_RET_DATA }
+
+func isTold(v verdict) bool {
+	return v&unix.SECCOMP_RET_ACTION_FULL == ask && v != ask
+}
+
+// untold is v without boxinit: the same errno, from the program itself.
+func untold(v verdict) verdict { return unix.SECCOMP_RET_ERRNO | v&unix.SECCOMP_RET_DATA }
 
 func (v verdict) String() string {
 	switch {
@@ -44,6 +59,10 @@ func (v verdict) String() string {
 		return "allow"
 	case v == kill:
 		return "kill"
+	case v == ask:
+		return "ask"
+	case isTold(v):
+		return "told:" + untold(v).String()
 	case v&unix.SECCOMP_RET_ACTION_FULL == unix.SECCOMP_RET_ERRNO:
 		return unix.ErrnoName(unix.Errno(v & unix.SECCOMP_RET_DATA))
 	}
@@ -57,10 +76,15 @@ func (v verdict) action() seccomp.Action {
 	case kill:
 		return seccomp.KillProcess
 	}
+	if v&unix.SECCOMP_RET_ACTION_FULL == ask {
+		// The compiler gives a code to this one only; see setNotify.
+		return seccomp.Trace.Code(uint16(v & unix.SECCOMP_RET_DATA))
+	}
 	return seccomp.ReturnError.Code(uint16(v & unix.SECCOMP_RET_DATA))
 }
 
-// compile makes the program for an architecture.
+// compile makes the program of an architecture that every process of a box
+// carries, PID 1 too.
 func compile(a arch) ([]byte, error) {
 	numbers, err := syscallNumbers(a.goarch)
 	if err != nil {
@@ -70,10 +94,15 @@ func compile(a arch) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return build(a, numbers, rules, enosys, kill)
+}
 
+// build makes a program of rules, and of what it answers for calls without one
+// and for those of another architecture.
+func build(a arch, numbers map[string]uintptr, rules map[string][]clause, other, foreign verdict) ([]byte, error) {
 	p := seccomp.Program{Options: seccomp.ProgramOptions{
-		DefaultAction: enosys.action(),
-		BadArchAction: kill.action(),
+		DefaultAction: other.action(),
+		BadArchAction: foreign.action(),
 	}}
 	// The clauses of a call keep their order when each stands in a rule set of
 	// its own depth.
@@ -105,6 +134,7 @@ func compile(a arch) ([]byte, error) {
 	if err := setArch(program, a.audit); err != nil {
 		return nil, err
 	}
+	setNotify(program)
 	if len(program) > 4096 { // BPF_MAXINSNS
 		return nil, fmt.Errorf("%s: %d instructions are more than the kernel takes", a.goarch, len(program))
 	}
@@ -114,6 +144,15 @@ func compile(a arch) ([]byte, error) {
 		binary.Write(&b, binary.LittleEndian, in)
 	}
 	return b.Bytes(), nil
+}
+
+// setNotify makes a program that traces one that notifies, with the same codes.
+func setNotify(program []bpf.Instruction) {
+	for i, in := range program {
+		if in.OpCode == bpf.Ret|bpf.K && in.K&unix.SECCOMP_RET_ACTION_FULL == unix.SECCOMP_RET_TRACE {
+			program[i].K = uint32(ask) | in.K&unix.SECCOMP_RET_DATA
+		}
+	}
 }
 
 // setArch makes a program compare with another architecture than the one the

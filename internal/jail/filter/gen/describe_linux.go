@@ -7,6 +7,8 @@ import (
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"hutch/internal/jail/filter"
 )
 
 // lastNumber is the last system call number that is described: some way
@@ -142,6 +144,83 @@ func (c call) words() []byte {
 	return b
 }
 
+var commandProbes = append([]probe{
+	{"clone(CLONE_PARENT|SIGCHLD)", "clone", [6]uint64{unix.CLONE_PARENT | 17}},
+	{"clone(CLONE_PARENT|CLONE_NEWUSER)", "clone", [6]uint64{unix.CLONE_PARENT | unix.CLONE_NEWUSER}},
+	{"clone(CLONE_PARENT|CLONE_THREAD|...)", "clone", [6]uint64{0x3d0f00 | unix.CLONE_PARENT}},
+	{"clone(CLONE_THREAD|CLONE_NEWUSER)", "clone", [6]uint64{0x3d0f00 | unix.CLONE_NEWUSER}},
+	{"execve(path, args, env)", "execve", [6]uint64{1, 2, 3}},
+	{"execve(path, args, env, nonce)", "execve", [6]uint64{1, 2, 3, uint64(word(0, 1)), uint64(word(2, 3))}},
+	{"execve(path, args, env, nonce, junk)", "execve", [6]uint64{1, 2, 3, uint64(word(0, 1)), uint64(word(2, 3)), 7}},
+	{"execve(path, args, env, half of the nonce)", "execve", [6]uint64{1, 2, 3, uint64(word(0, 1))}},
+	{"execve(path, args, env, other half of it)", "execve", [6]uint64{1, 2, 3, 0, uint64(word(2, 3))}},
+	{"execve(path, args, env, low words of it)", "execve", [6]uint64{1, 2, 3, uint64(filter.Nonce[1]), uint64(filter.Nonce[3])}},
+	{"execve(path, args, env, high words of it)", "execve", [6]uint64{1, 2, 3, uint64(filter.Nonce[0]) << 32, uint64(filter.Nonce[2]) << 32}},
+	{"prctl(PR_SET_CHILD_SUBREAPER)", "prctl", [6]uint64{unix.PR_SET_CHILD_SUBREAPER}},
+	{"prctl(high bits|PR_SET_CHILD_SUBREAPER)", "prctl", [6]uint64{high | unix.PR_SET_CHILD_SUBREAPER}},
+	{"prctl(PR_SET_NAME)", "prctl", [6]uint64{unix.PR_SET_NAME}},
+}, probes...)
+
+// describeCommands says what the programs of commands answer, each a column, to
+// the calls about which they do not agree that all are allowed.
+func describeCommands(a arch) (string, error) {
+	numbers, err := syscallNumbers(a.goarch)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "# What the programs for commands answer on %s, written by gen; a call that is not\n# listed all of them allow. Of another architecture, and of x32, they allow all:\n# the program of the box refuses it.\n", a.goarch)
+	var runs []func(call) verdict
+	head := ""
+	for i := range filter.Commands {
+		c := filter.CommandOf(i)
+		if c.Untold && c.Renames {
+			continue
+		}
+		program, err := compileCommand(a, c)
+		if err != nil {
+			return "", err
+		}
+		run, err := machine(program)
+		if err != nil {
+			return "", err
+		}
+		runs = append(runs, run)
+		fmt.Fprintf(&b, "# %2d: %+v, %d instructions\n", len(runs), c, len(program)/8)
+		head += fmt.Sprintf(" %-20d", len(runs))
+	}
+	row := func(text string, nr, audit uint32, args [6]uint64) {
+		var line strings.Builder
+		allowed := true
+		for _, run := range runs {
+			v := run(call{nr, audit, args})
+			allowed = allowed && v == allow
+			fmt.Fprintf(&line, " %-20s", v)
+		}
+		if !allowed {
+			fmt.Fprintf(&b, "%-60s%s\n", text, strings.TrimRight(line.String(), " "))
+		}
+	}
+	fmt.Fprintf(&b, "%-60s%s\n", "call", strings.TrimRight(head, " "))
+	judged := make(map[string]bool)
+	for _, p := range commandProbes {
+		judged[p.name] = true
+		row(p.text, uint32(numbers[p.name]), a.audit, p.args)
+	}
+	names := make(map[uint32]string)
+	for name, nr := range numbers {
+		names[uint32(nr)] = name
+	}
+	for nr := range uint32(lastNumber + 1) {
+		if !judged[names[nr]] {
+			row(fmt.Sprintf("%d %s", nr, names[nr]), nr, a.audit, [6]uint64{})
+		}
+		row(fmt.Sprintf("%d of the 32-bit architecture", nr), nr, a.foreign, [6]uint64{})
+		row(fmt.Sprintf("%d of x32", nr), nr|x32Bit, a.audit, [6]uint64{})
+	}
+	return b.String(), nil
+}
+
 // describe says what a program answers. It asks the program, not the policy.
 func describe(a arch, program []byte) (string, error) {
 	numbers, err := syscallNumbers(a.goarch)
@@ -181,7 +260,7 @@ func describe(a arch, program []byte) (string, error) {
 	}
 	fmt.Fprintf(&b, "\n# By arguments\n")
 	for _, p := range probes {
-		fmt.Fprintf(&b, "%-16s %s\n", run(call{uint32(numbers[p.name]), a.audit, p.args}), p.text)
+		fmt.Fprintf(&b, "%-20s %s\n", run(call{uint32(numbers[p.name]), a.audit, p.args}), p.text)
 	}
 	return b.String(), nil
 }

@@ -1,7 +1,9 @@
-// Command gen writes the seccomp programs of a box and what they answer:
-// filter_GOARCH.bpf and golden_GOARCH.txt, for each architecture, in the
-// directory it is run in. With -golden it only prints what the programs
-// answer.
+// Command gen writes the seccomp programs of a box and what they answer, for
+// each architecture, in the directory it is run in: filter_GOARCH.bpf and
+// golden_GOARCH.txt, and command_GOARCH.bpf and golden_command_GOARCH.txt for the
+// programs that commands carry besides, and refused_GOARCH.txt with the names of
+// what they refuse. With -golden it only prints what the
+// programs answer.
 package main
 
 import (
@@ -25,15 +27,30 @@ func main() {
 		if err != nil {
 			log.Fatal(err)
 		}
+		commands, err := compileCommands(a)
+		if err != nil {
+			log.Fatal(err)
+		}
+		commandTable, err := describeCommands(a)
+		if err != nil {
+			log.Fatal(err)
+		}
+		names, err := refused(a)
+		if err != nil {
+			log.Fatal(err)
+		}
 		if *golden {
-			fmt.Print(table)
+			fmt.Print(table, commandTable)
 			continue
 		}
-		if err := os.WriteFile("filter_"+a.goarch+".bpf", program, 0o644); err != nil {
-			log.Fatal(err)
-		}
-		if err := os.WriteFile("golden_"+a.goarch+".txt", []byte(table), 0o644); err != nil {
-			log.Fatal(err)
+		for name, content := range map[string][]byte{
+			"filter_" + a.goarch + ".bpf": program, "golden_" + a.goarch + ".txt": []byte(table),
+			"command_" + a.goarch + ".bpf": commands, "golden_command_" + a.goarch + ".txt": []byte(commandTable),
+			"refused_" + a.goarch + ".txt": []byte(names),
+		} {
+			if err := os.WriteFile(name, content, 0o644); err != nil {
+				log.Fatal(err)
+			}
 		}
 	}
 }

@@ -66,27 +66,33 @@ type clause struct {
 	verdict verdict
 }
 
+const (
+	newNamespace = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER |
+		unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWCGROUP
+	addrNoRandomize = 0x0040000 // in linux/personality.h
+)
+
 // judged are the calls whose arguments decide.
 func judged(personalities []uint64) map[string][]clause {
 	var persona []uintptr
 	for _, p := range personalities {
-		persona = append(persona, uintptr(p))
+		// gdb and setarch start programs without address randomisation, which
+		// weakens nobody but these.
+		persona = append(persona, uintptr(p), uintptr(p)|addrNoRandomize)
 	}
 	var requests []uintptr
 	for _, i := range ioctls {
 		requests = append(requests, i.request)
 	}
-	const newNamespace = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER |
-		unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWCGROUP
 	inet := is(0, unix.AF_INET, unix.AF_INET6)
 	return map[string][]clause{
 		"clone": {
 			{seccomp.PerArg{seccomp.MaskedEqual(newNamespace, 0)}, allow},
-			{always, eperm},
+			{always, told(eperm)},
 		},
 		"clone3":      {{always, enosys}},
-		"personality": {{is(0, persona...), allow}, {always, eperm}},
-		"ioctl":       {{is(1, requests...), eperm}, {always, allow}},
+		"personality": {{is(0, persona...), allow}, {always, told(eperm)}},
+		"ioctl":       {{is(1, requests...), told(eperm)}, {always, allow}},
 		"socket": {
 			{is(0, unix.AF_UNIX), allow},
 			{seccomp.And{is(0, unix.AF_NETLINK), is(2, unix.NETLINK_ROUTE)}, allow},
@@ -96,10 +102,10 @@ func judged(personalities []uint64) map[string][]clause {
 			{seccomp.And{inet, socktype(unix.SOCK_RAW)}, allow},
 			{seccomp.And{inet, socktype(unix.SOCK_STREAM, unix.SOCK_DGRAM), is(2, 0,
 				unix.IPPROTO_ICMP, unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_ICMPV6, unix.IPPROTO_MPTCP)}, allow},
-			{is(0, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK), eprotonosupport},
-			{always, eafnosupport},
+			{is(0, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK), told(eprotonosupport)},
+			{always, told(eafnosupport)},
 		},
-		"socketpair": {{is(0, unix.AF_UNIX), allow}, {always, eopnotsupp}},
+		"socketpair": {{is(0, unix.AF_UNIX), allow}, {always, told(eopnotsupp)}},
 	}
 }
 
@@ -165,7 +171,7 @@ func resolve(a arch, numbers map[string]uintptr) (map[string][]clause, error) {
 			if judged[name] != nil || slices.ContainsFunc(allowed, func(r row) bool { return slices.Contains(r.names, name) }) {
 				return nil, fmt.Errorf("%s is decided twice", name)
 			}
-			rules[name] = []clause{{always, eperm}}
+			rules[name] = []clause{{always, told(eperm)}}
 		}
 	}
 	return rules, nil

@@ -183,7 +183,7 @@ func (r *run) jail() (*policy.Box, error) {
 	b := &policy.Box{
 		Privileged: r.privileged, Trusted: r.trusted,
 		Policy:  r.policy,
-		Network: r.policy.Network, Hostname: hostname, LandlockABI: landlockABI(), Filter: filter.Default(), Commands: commandFilters,
+		Network: r.policy.Network, Hostname: hostname, LandlockABI: landlockABI(), Filter: filter.Default(), Ports: filter.Ports(), Commands: commandFilters,
 	}
 	if b.LandlockABI == 0 {
 		r.missing("landlock")

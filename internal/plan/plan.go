@@ -54,13 +54,14 @@ const (
 	LayerDir                      // make a directory in a layer of the hidden mount; A: mode, B: uid<<32|gid, C: Layer*; strings: path there
 	Whiteout                      // make a path of such a layer absent; C: LayerRAM or 0; strings: path there
 	Sysctl                        // strings: path of a switch in the new root's /proc/sys, value
+	LandlockPort                  // A: rights, B: TCP port
 )
 
 var codeNames = [...]string{"", "join cgroup", "unshare", "map ids", "fork", "user namespace", "new root", "make directory", "make file",
 	"make symlink", "bind", "mount tmpfs", "mount overlay", "mount proc", "mount sysfs", "mount devpts", "mount mqueue", "mask", "make read-only",
 	"pivot", "hostname", "loopback", "rlimit", "send descriptor", "set ids", "max_user_namespaces", "drop capabilities", "landlock",
 	"landlock path", "landlock apply", "seccomp", "assert", "serve", "RAM layer", "bound capabilities", "rebind", "filter of commands", "OOM score", "personality",
-	"umask", "layer directory", "whiteout", "sysctl"}
+	"umask", "layer directory", "whiteout", "sysctl", "landlock port"}
 
 // String names the step in messages.
 func (c Code) String() string {

@@ -55,6 +55,7 @@ type Box struct {
 	CgroupFDs   []uint64 // descriptors of cgroup.procs files in boxinit
 	LandlockABI int      // 0: none
 	Filter      []byte   // struct sock_filter[]
+	Ports       []byte   // the same: beside it where the policy names ports
 	// Commands makes the filters that commands carry besides: one that tells
 	// PID 1 what it refuses, and asks about renames; and one for where nobody
 	// can be told.
@@ -113,6 +114,9 @@ func (b *Box) Base() *plan.Plan {
 // View is the rest of the plan: what this box sees, and giving up every right.
 func (b *Box) View() (*plan.Plan, error) {
 	p := &plan.Plan{}
+	if err := b.holdsPorts(); err != nil {
+		return nil, err
+	}
 	if err := b.mounts(p); err != nil {
 		return nil, err
 	}

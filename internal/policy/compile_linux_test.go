@@ -2,6 +2,7 @@ package policy
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -219,6 +220,59 @@ func TestWorkspaceIsShownAsThePolicySays(t *testing.T) {
 		}
 		if !found || readOnly != c.readOnly {
 			t.Errorf("%s: found %v, read-only %v", c.name, found, readOnly)
+		}
+	}
+}
+
+func TestPortsAreLandlocks(t *testing.T) {
+	b := testBox()
+	b.Policy.Network, b.Network, b.Ports = true, true, make([]byte, 24)
+	b.Policy.Connect, b.Policy.Bind = []uint16{443, 80}, []uint16{8080}
+	ops := compiled(t, b)
+	if ruleset := ops[find(t, ops, plan.Landlock, "")]; ruleset.B != landlockBind|landlockConnect {
+		t.Errorf("the ruleset handles %#x of the network", ruleset.B)
+	}
+	var rules [][2]uint64
+	filters := 0
+	for _, op := range ops {
+		switch op.Code {
+		case plan.LandlockPort:
+			rules = append(rules, [2]uint64{op.A, op.B})
+		case plan.Seccomp:
+			filters++
+		}
+	}
+	if want := [][2]uint64{{landlockBind, 8080}, {landlockConnect, 443}, {landlockConnect, 80}}; !slices.Equal(rules, want) {
+		t.Errorf("rules %v, want %v", rules, want)
+	}
+	if filters != 2 {
+		t.Errorf("%d filters, want one for the ways past Landlock too", filters)
+	}
+	b.Policy.Bind = nil
+	ops = compiled(t, b)
+	if ruleset := ops[find(t, ops, plan.Landlock, "")]; ruleset.B != landlockConnect {
+		t.Errorf("without named ports to listen at the ruleset handles %#x of the network", ruleset.B)
+	}
+	b.LandlockABI = 3
+	if _, err := b.View(); err == nil || !strings.Contains(err.Error(), "Landlock") {
+		t.Errorf("ports on a kernel that cannot hold them: %v", err)
+	}
+}
+
+func TestLandlockGivesNoMoreThanThePolicy(t *testing.T) {
+	for _, write := range []bool{true, false} {
+		b := testBox()
+		b.Workspace, b.Policy.FSWrite = "/srv/project", write
+		for _, op := range compiled(t, b) {
+			if op.Code == plan.LandlockPath && op.Strings[0] == "/srv/project" && !write {
+				t.Errorf("rights %#x to a workspace that may not be written", op.A)
+			}
+		}
+		granted := slices.ContainsFunc(compiled(t, b), func(op plan.Op) bool {
+			return op.Code == plan.LandlockPath && op.Strings[0] == "/srv/project"
+		})
+		if granted != write {
+			t.Errorf("fs_write %v: the workspace has a rule: %v", write, granted)
 		}
 	}
 }

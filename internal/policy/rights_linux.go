@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/binary"
+	"fmt"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -41,6 +42,9 @@ func (b *Box) rights(p *plan.Plan) {
 	}
 	p.Add(plan.DropCaps, 0, 0, 0)
 	b.landlock(p)
+	if len(b.Policy.Bind) > 0 || len(b.Policy.Connect) > 0 {
+		p.AddRaw(plan.Seccomp, uint64(len(b.Ports)), 0, 0, b.Ports)
+	}
 	p.AddRaw(plan.Seccomp, uint64(len(b.Filter)), 0, 0, b.Filter)
 	// An overlay with user attributes cannot rename directories.
 	renames := b.Mount.Tree == "" && !b.Trusted
@@ -68,7 +72,12 @@ const (
 	landlockTrunc = 1 << 14      // v3
 	landlockIoctl = 1 << 15      // v5
 
+	landlockBind    = 1 << 0 // v4, of TCP ports
+	landlockConnect = 1 << 1
+
 	landlockScopes = 1<<0 | 1<<1 // v6: abstract sockets, signals
+
+	landlockPorts = 4 // the ABI that brought ports: Linux 6.7
 )
 
 // landlock is the second wall: the same view again, for the case that a mount
@@ -91,7 +100,14 @@ func (b *Box) landlock(p *plan.Plan) {
 	if abi >= 6 {
 		scopes = landlockScopes
 	}
-	p.Add(plan.Landlock, handled, 0, scopes)
+	narrowed := uint64(0)
+	if len(b.Policy.Bind) > 0 {
+		narrowed |= landlockBind
+	}
+	if len(b.Policy.Connect) > 0 {
+		narrowed |= landlockConnect
+	}
+	p.Add(plan.Landlock, handled, narrowed, scopes)
 	p.Add(plan.LandlockPath, landlockRead, 0, 0, "/")
 	device := handled & (landlockRead | landlockWrite | landlockTrunc | landlockIoctl)
 	p.Add(plan.LandlockPath, device, 0, 0, "/dev")
@@ -100,14 +116,32 @@ func (b *Box) landlock(p *plan.Plan) {
 	// mounted, mq_open(3) or not.
 	p.Add(plan.LandlockPath, handled&(landlockRead|landlockWrite|landlockNames), 1, 0, "/dev/mqueue")
 	write := handled &^ landlockNodes
-	writable := []string{b.Workspace, b.Home, "/tmp", "/dev/shm"}
+	writable := []string{b.Home, "/tmp", "/dev/shm"}
+	if b.Policy.FSWrite { // in a home, rights to which hold for all below, the mount alone refuses
+		writable = append(writable, b.Workspace)
+	}
 	for _, s := range b.Show {
 		if s.Mode == view.CopyOnWrite && !within(s.Path, b.Home) {
 			writable = append(writable, s.Path)
 		}
 	}
+	slices.Sort(writable)
 	for _, path := range slices.Compact(writable) {
 		p.Add(plan.LandlockPath, write, 0, 0, path)
 	}
+	for _, port := range b.Policy.Bind {
+		p.Add(plan.LandlockPort, landlockBind, uint64(port), 0)
+	}
+	for _, port := range b.Policy.Connect {
+		p.Add(plan.LandlockPort, landlockConnect, uint64(port), 0)
+	}
 	p.Add(plan.LandlockApply, 0, 0, 0)
+}
+
+// holdsPorts refuses a policy that names ports where nothing could hold it.
+func (b *Box) holdsPorts() error {
+	if len(b.Policy.Bind) == 0 && len(b.Policy.Connect) == 0 || b.LandlockABI >= landlockPorts {
+		return nil
+	}
+	return fmt.Errorf("network.connect and network.bind need Landlock ABI %d (Linux 6.7), and this kernel gives %d; leave the ports out, or the whole network", landlockPorts, b.LandlockABI)
 }

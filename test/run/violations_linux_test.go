@@ -86,7 +86,7 @@ print(len(names), "calls", sorted(set(wrong)), sorted(os.listdir("dir")), os.pat
 // TestRefusedCallsAreAnsweredAlike: with and without a mover, as root and as an
 // ordinary user, whatever else goes on. What was counted is right to the call.
 func TestRefusedCallsAreAnsweredAlike(t *testing.T) {
-	calls, err := os.ReadFile("../../internal/jail/filter/refused_"+runtime.GOARCH+".txt")
+	calls, err := os.ReadFile("../../internal/jail/filter/refused_" + runtime.GOARCH + ".txt")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,6 +37,7 @@ enum op_code {
 	OP_OOM_SCORE, OP_PERSONALITY, OP_UMASK,
 	OP_LAYER_DIR, OP_WHITEOUT,
 	OP_SYSCTL,
+	OP_LANDLOCK_PORT,
 };
 
 enum { BIND_OPTIONAL = 1, FORK_MAPS = 1, ASSERT_NO_USERNS = 1, ASSERT_READONLY_ROOT = 2, ASSERT_NO_CAPS = 4, SERVE_ONESHOT = 1,
@@ -696,6 +697,14 @@ static void do_landlock_path(const char *path, u64 access, u64 optional)
 	sys(close, fd);
 }
 
+static void do_landlock_port(u64 access, u64 port)
+{
+	struct {
+		u64 access, port;
+	} rule = {access, port};
+	must(sys(landlock_add_rule, ruleset_fd, 2 /* LANDLOCK_RULE_NET_PORT */, &rule, 0), "landlock port");
+}
+
 static void do_assert(u64 what)
 {
 	if (what & ASSERT_NO_USERNS) {
@@ -1242,6 +1251,9 @@ static void execute(const struct op *o)
 		return;
 	case OP_LANDLOCK_PATH:
 		do_landlock_path(S(0), o->a, o->b);
+		return;
+	case OP_LANDLOCK_PORT:
+		do_landlock_port(o->a, o->b);
 		return;
 	case OP_LANDLOCK_APPLY:
 		must(sys(landlock_restrict_self, ruleset_fd, 0), "landlock");

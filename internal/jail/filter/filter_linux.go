@@ -7,6 +7,10 @@ package filter
 // caller owns the bytes.
 func Default() []byte { return []byte(program) }
 
+// Ports returns the program for boxes whose policy names TCP ports: it closes the
+// ways past Landlock's rules about them. The caller owns the bytes.
+func Ports() []byte { return []byte(ports) }
+
 // Program returns the bytes, which the caller owns; nil for a Command that is
 // none (Untold with Renames: nobody could be asked).
 func (c Command) Program() []byte { return c.in(commands) }

@@ -8,5 +8,8 @@ var program string
 //go:embed command_amd64.bpf
 var commands string
 
+//go:embed ports_amd64.bpf
+var ports string
+
 //go:embed refused_amd64.txt
 var refused string

@@ -6,6 +6,9 @@ package filter
 // needs one has to refuse.
 func Default() []byte { return nil }
 
+// Ports returns nil likewise.
+func Ports() []byte { return nil }
+
 // Program returns nil likewise.
 func (c Command) Program() []byte { return nil }
 

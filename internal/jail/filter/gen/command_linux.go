@@ -102,6 +102,15 @@ func compileCommand(a arch, c filter.Command) ([]byte, error) {
 	return build(a, numbers, commandRules(base, c), allow, allow)
 }
 
+// compilePorts makes the program of boxes whose policy names TCP ports.
+func compilePorts(a arch) ([]byte, error) {
+	numbers, err := syscallNumbers(a.goarch)
+	if err != nil {
+		return nil, err
+	}
+	return build(a, numbers, portRules(), allow, allow)
+}
+
 // refused names the calls that some program refuses by way of boxinit: a number
 // and a name each line.
 func refused(a arch) (string, error) {

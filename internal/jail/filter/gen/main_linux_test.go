@@ -42,6 +42,12 @@ func TestCommitted(t *testing.T) {
 		if !bytes.Equal(program, committed(t, "command_"+a.goarch+".bpf")) {
 			t.Errorf("command_%s.bpf is not what the policy compiles to: run go generate", a.goarch)
 		}
+		if program, err = compilePorts(a); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(program, committed(t, "ports_"+a.goarch+".bpf")) {
+			t.Errorf("ports_%s.bpf is not what the policy compiles to: run go generate", a.goarch)
+		}
 		names, err := refused(a)
 		if err != nil {
 			t.Fatal(err)
@@ -268,6 +274,32 @@ func TestCommandModel(t *testing.T) {
 				compareWithModel(t, a, program, g, calls, commandProbes, func(at call) string { return g.commandModel(a, c, at) })
 			})
 		}
+	}
+}
+
+func TestPortsModel(t *testing.T) {
+	for _, a := range arches {
+		g := readGolden(t, a)
+		near := []probe{
+			{"", "sendto", [6]uint64{3, 1, 1, unix.MSG_FASTOPEN}}, {"", "sendto", [6]uint64{3, 1, 1, high | unix.MSG_NOSIGNAL}},
+			{"", "sendmsg", [6]uint64{3, 1, high | unix.MSG_FASTOPEN}}, {"", "sendmmsg", [6]uint64{3, 1, 1, unix.MSG_FASTOPEN | 1}},
+			{"", "socket", [6]uint64{unix.AF_INET, 1, high | unix.IPPROTO_MPTCP}}, {"", "socket", [6]uint64{unix.AF_INET6, 1, unix.IPPROTO_MPTCP}},
+			{"", "socket", [6]uint64{unix.AF_UNIX, 1, unix.IPPROTO_MPTCP}}, {"", "socket", [6]uint64{unix.AF_INET, 1, 0}},
+		}
+		compareWithModel(t, a, committed(t, "ports_"+a.goarch+".bpf"), g, 20_000, near, func(c call) string {
+			if c.arch != a.audit {
+				return "allow"
+			}
+			flags := map[string]int{"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
+			name := g.names[c.nr]
+			if at, ok := flags[name]; ok && uint32(c.args[at])&unix.MSG_FASTOPEN != 0 {
+				return "ENOTSUP"
+			}
+			if family := uint32(c.args[0]); name == "socket" && (family == 2 || family == 10) && uint32(c.args[2]) == 262 {
+				return "EPROTONOSUPPORT"
+			}
+			return "allow"
+		})
 	}
 }
 

@@ -109,6 +109,22 @@ func judged(personalities []uint64) map[string][]clause {
 	}
 }
 
+// portRules is what Landlock's rules about TCP ports leave open: its hooks sit at
+// connect(2) and bind(2) of a TCP socket.
+func portRules() map[string][]clause {
+	fastOpen := func(arg int) []clause {
+		var p seccomp.PerArg
+		p[arg] = seccomp.MaskedEqual(unix.MSG_FASTOPEN, 0)
+		return []clause{{p, allow}, {always, eopnotsupp}}
+	}
+	return map[string][]clause{
+		// Sends the first bytes with the SYN, without a connect.
+		"sendto": fastOpen(3), "sendmsg": fastOpen(2), "sendmmsg": fastOpen(3),
+		// Falls back to TCP on the wire, but is no TCP socket. Go does without.
+		"socket": {{seccomp.And{is(0, unix.AF_INET, unix.AF_INET6), is(2, unix.IPPROTO_MPTCP)}, eprotonosupport}, {always, allow}},
+	}
+}
+
 var always = seccomp.MatchAll{}
 
 // is holds when the low 32 bits of an argument are one of values.

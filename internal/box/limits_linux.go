@@ -149,7 +149,7 @@ func (r *run) watched() supervise.Limits {
 	l := r.policy
 	w := supervise.Limits{Timeout: l.Timeout, Output: l.Output, CPU: l.CPUTime, Tasks: r.tasks, Disk: r.disk}
 	if slices.Contains(r.ungiven, "memory") {
-		w.Memory = l.Memory
+		w.Memory, w.Swap = l.Memory, l.Swap
 	}
 	return w
 }

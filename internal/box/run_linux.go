@@ -178,8 +178,18 @@ func (r *run) inBox(strategies []workspace.Strategy, removed chan<- error) error
 		r.out.Status, r.out.ExitCode, r.out.Error = outcome.Error, outcome.ExitHutch, err.Error()
 	}
 	r.output()
-	go clean() // a dozen directories, while the receipt is written
-	if unrecorded := r.record(); unrecorded != nil {
+	cleaned := make(chan struct{})
+	go func() { // a dozen directories, while the receipt is written
+		clean()
+		close(cleaned)
+	}()
+	unrecorded := r.record()
+	if errors.Is(unrecorded, unix.ENOSPC) && r.keep == "" {
+		r.closeResult() // what filled the disk may be the box
+		<-cleaned
+		unrecorded = r.record()
+	}
+	if unrecorded != nil {
 		r.out.Status, r.out.ExitCode = outcome.Error, outcome.ExitHutch
 		err = errors.Join(err, unrecorded)
 		r.out.Error = err.Error()

@@ -25,6 +25,7 @@ type Disk struct {
 // usage is what layers take.
 type usage struct {
 	bytes, files int64
+	closed       bool // a part of it could not be looked at
 }
 
 // space is what a file system has left.

@@ -13,7 +13,7 @@ import (
 )
 
 // slack is how far free space may fall unexplained before it is looked into.
-const slack = 16 << 20
+const slack = 1 << 20
 
 // Begin notes what is there before the command starts. A branch that is a copy
 // is walked: what was copied is not what the box adds.
@@ -108,10 +108,12 @@ func (d *Disk) pause(left, leftFiles int64) time.Duration {
 // the file system is nearly full, what nobody else accounts for is the box's.
 func (d *Disk) hides(pid1 int, space space, used usage) bool {
 	unknown := d.before.bytes - space.bytes - (used.bytes - d.base.bytes)
-	if pid1 == 0 || d.Bytes <= 0 || unknown < max(slack, d.Bytes/8) {
+	written := space.dirtied - d.before.dirtied
+	if pid1 == 0 || d.Bytes <= 0 || max(unknown, written) < max(slack, d.Bytes/8) {
 		return false
 	}
 	named, hidden := nameless(pid1)
+	hidden = hidden || used.closed
 	if used.bytes-d.base.bytes+named > d.Bytes {
 		return true
 	}
@@ -180,6 +182,20 @@ type walker struct {
 	links   map[uint64]bool // inodes that have more names, seen
 }
 
+// lstat looks past the mode of a directory of the user's own.
+func lstat(dir int, name string, st *unix.Stat_t) error {
+	err := unix.Fstatat(dir, name, st, unix.AT_SYMLINK_NOFOLLOW)
+	if !errors.Is(err, unix.EACCES) {
+		return err
+	}
+	fd, err := fsat.OpenPath(dir, name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Fstat(fd, st)
+}
+
 func (w *walker) enough() bool {
 	return w.stopped != nil && w.stopped.Load() || w.early && w.disk.passed(w.usage)
 }
@@ -199,7 +215,9 @@ func (w *walker) directory(fd, depth int) error {
 			return errTooDeep
 		}
 		for _, name := range below[:len(below)-1] {
-			if next, err := fsat.OpenDir(fd, name); err == nil {
+			next, err := fsat.OpenDir(fd, name)
+			w.closed = w.closed || errors.Is(err, unix.EACCES)
+			if err == nil {
 				if err := w.directory(next, depth+1); err != nil {
 					unix.Close(fd)
 					return err
@@ -209,6 +227,7 @@ func (w *walker) directory(fd, depth int) error {
 		next, err := fsat.OpenDir(fd, below[len(below)-1])
 		unix.Close(fd)
 		if err != nil {
+			w.closed = w.closed || errors.Is(err, unix.EACCES)
 			return nil // it has gone
 		}
 		fd = next
@@ -227,7 +246,8 @@ func (w *walker) entries(fd int) (below []string, err error) {
 		_, _, names := unix.ParseDirent(buf[:n], -1, nil)
 		for _, name := range names {
 			var st unix.Stat_t
-			if unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+			if err := lstat(fd, name, &st); err != nil {
+				w.closed = w.closed || errors.Is(err, unix.EACCES)
 				continue
 			}
 			directory := st.Mode&unix.S_IFMT == unix.S_IFDIR

@@ -30,6 +30,7 @@ type Limits struct {
 	Timeout time.Duration // wall time; 0: none
 	Output  int64         // bytes a stream; 0: none
 	Memory  int64         // bytes, watched by polling where no cgroup does it; 0: none
+	Swap    int64         // bytes beside Memory, where that is limited
 	CPU     time.Duration // processor time of the whole box; 0: none
 	Tasks   int64         // processes, watched by polling where the kernel does not count them; 0: none
 	Disk    *Disk         // nil: none

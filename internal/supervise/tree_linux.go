@@ -101,14 +101,15 @@ func cpuTime(pid int) time.Duration {
 // resident is the memory of one process, in bytes, what it shares counted
 // proportionally (PSS).
 type resident struct {
-	own    int64 // anonymous memory and files
-	shared int64 // of tmpfs, memfds and other shared memory
+	own     int64 // anonymous memory and files
+	shared  int64 // of tmpfs, memfds and other shared memory
+	swapped int64
 }
 
 func (p *proc) resident(pid int) resident {
 	if text := p.read(pid, "smaps_rollup"); len(text) > 0 {
 		shared := keyed(text, "Pss_Shmem") << 10 // since Linux 5.9
-		return resident{keyed(text, "Pss")<<10 - shared, shared}
+		return resident{keyed(text, "Pss")<<10 - shared, shared, keyed(text, "SwapPss") << 10}
 	}
 	// Not dumpable: its resident set is all one may know.
 	fields := bytes.Fields(p.read(pid, "statm"))

@@ -113,7 +113,7 @@ func (w *watcher) processes() time.Duration {
 	total, counted := w.Cgroup.Memory()
 	for pid := range tree(w.pid1) {
 		if w.stopped.Load() {
-			return 0
+			break // what was seen so far, it took
 		}
 		if tasks++; w.Limits.Tasks > 0 && tasks > w.Limits.Tasks {
 			w.over(TooManyTasks)
@@ -123,6 +123,7 @@ func (w *watcher) processes() time.Duration {
 			r := w.proc.resident(pid)
 			all.own += r.own
 			all.shared += r.shared
+			all.swapped += r.swapped
 		}
 		own, waited := w.proc.processorTime(pid)
 		cpu += own + waited
@@ -134,7 +135,7 @@ func (w *watcher) processes() time.Duration {
 		total = all.own + w.sharedMemory(all.shared)
 	}
 	w.peak = max(w.peak, total)
-	if limited && total > w.Limits.Memory {
+	if limited && (total > w.Limits.Memory || all.swapped > w.Limits.Swap) && !w.stopped.Load() {
 		w.over(OutOfMemory)
 	}
 	if _, counted := w.Cgroup.CPUTime(); !counted {

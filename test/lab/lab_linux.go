@@ -488,6 +488,7 @@ type Outcome struct {
 	PeakMemoryMB        *float64 `json:"peak_memory_mb"`
 	PeakMemorySource    string   `json:"peak_memory_source"`
 	CPUMS               float64  `json:"cpu_ms"`
+	CPUSource           string   `json:"cpu_source"`
 	Stdout              string   `json:"stdout"`
 	Stderr              string   `json:"stderr"`
 	StdoutBase64        string   `json:"stdout_base64"`

@@ -1,6 +1,7 @@
 package box
 
 import (
+	"errors"
 	"io"
 	"os"
 
@@ -30,7 +31,12 @@ func isTerminal(w io.Writer) bool {
 	if !ok {
 		return false
 	}
-	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
+	conn, err := file.SyscallConn() // Fd would make it blocking, for all who share it
+	if err != nil {
+		return false
+	}
+	err = errors.ErrUnsupported
+	_ = conn.Control(func(fd uintptr) { _, err = unix.IoctlGetTermios(int(fd), unix.TCGETS) })
 	return err == nil
 }
 

@@ -517,7 +517,7 @@ func TestTimeOfACommit(t *testing.T) {
 		"committer B <b>\n\n":                                 0,
 		"committer B <b> -9 +0000\n\n":                        0,
 		"committer B <b> 99999999999999999999999 +0000\n\n":   0,
-		"committer 4\n\ncommitter B <b> 8 +0000\n":            4, // no git writes this
+		"committer 4\n\ncommitter B <b> 8 +0000\n":            0, // no git writes this
 		"gpgsig x\n committer B <b> 8\ncommitter <> 3 +1\n\n": 3,
 	} {
 		if c, err := parseCommit(SHA1, []byte(head+rest)); err != nil || c.Time != want {

@@ -164,6 +164,41 @@ func TestOutputThatIsNotUTF8(t *testing.T) {
 	}
 }
 
+// Any bytes are one JSON object, in which none is lost.
+func TestAnyBytesAreJSON(t *testing.T) {
+	const size = 10 << 20
+	w := lab.New(t)
+	out, _ := w.JSON("--", "sh", "-c", fmt.Sprintf(`yes "$(printf '\000\377\200\033]0;\007\302\355\240\200')" | head -c %d; printf 'a\000b' >&2`, size))
+	raw, err := base64.StdEncoding.DecodeString(out.StdoutBase64)
+	if err != nil || len(raw) != size || out.StdoutBytes != size || out.StdoutTruncated {
+		t.Errorf("%d of %d bytes, truncated %v (%v)", len(raw), out.StdoutBytes, out.StdoutTruncated, err)
+	}
+	if !strings.HasPrefix(string(raw), "\377\200\033]0;\007\302\355\240\200\n\377") { // sh drops NUL
+		t.Errorf("begins with %q", raw[:20])
+	}
+	if out.Stderr != "a\x00b" || out.StderrBase64 != "" {
+		t.Errorf("stderr %q %q", out.Stderr, out.StderrBase64)
+	}
+}
+
+// What a command wrote before it was killed is there, whoever killed it.
+func TestOutputIsWholeUpToTheKill(t *testing.T) {
+	const script = `head -c 3000000 /dev/zero | tr '\0' x; printf end; printf err >&2; `
+	w := lab.New(t)
+	for end, status := range map[string]string{"kill -9 $$": "killed", "(sleep 170 &) ; exit 3": "failed"} {
+		out, _ := w.JSON("--", "sh", "-c", script+end)
+		if out.Status != status || len(out.Stdout) != 3000003 || !strings.HasSuffix(out.Stdout, "xend") || out.Stderr != "err" {
+			t.Errorf("%s: status %s, %d bytes, stderr %q", end, out.Status, len(out.Stdout), out.Stderr)
+		}
+	}
+	run := w.Start(lab.Options{}, "run", "--", "sh", "-c", script+"exec sleep 170")
+	run.WaitFor("end")
+	run.Signal(unix.SIGTERM)
+	if r := run.Wait(); len(r.Stdout) != 3000003 || !strings.HasPrefix(r.Stderr, "err") {
+		t.Errorf("interrupted: %d bytes, stderr %q", len(r.Stdout), r.Stderr)
+	}
+}
+
 func TestStdin(t *testing.T) {
 	w := lab.New(t)
 	w.Write("in.txt", "from a file\n")

@@ -112,7 +112,7 @@ func gcCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().TextVar(&age, "age", policy.Duration(box.DefaultBudget.Age), "keep what is younger")
+	cmd.Flags().TextVar(&age, "age", policy.Duration(box.DefaultBudget.Age), "keep what is younger than this `duration`")
 	cmd.Flags().IntVar(&count, "keep", count, "keep at most this many boxes, the newest")
 	cmd.Flags().StringVar(&workspace, "workspace", "", "whose undo data to prune (default: the current directory)")
 	return cmd

@@ -70,7 +70,7 @@ own errors.`,
 	flags.BoolVar(&f.json, "json", false, "print the outcome as one JSON object")
 	flags.StringVar(&f.strategy, "strategy", "auto", "how to branch: auto, overlay, reflink or copy")
 	flags.StringVar(&f.layer, "layer", "disk", "where the box writes: disk or ram")
-	flags.TextVar(&f.layerSize, "layer-size", policy.Size(box.DefaultRAM), "size of a layer in RAM")
+	flags.TextVar(&f.layerSize, "layer-size", policy.Size(box.DefaultRAM), "`size` of a layer in RAM")
 	flags.StringVar(&f.layerDir, "layer-dir", "", "a directory for layers on the workspace's file system")
 	f.promotionFlags.add(flags)
 	f.policyFlags.add(flags)

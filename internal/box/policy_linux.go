@@ -36,14 +36,14 @@ func Policy(req Request) (*policy.InForce, error) {
 // before all that opening a workspace takes: the function that it returns says
 // whether the workspace opened later is the one whose policy was read, and that
 // policy still the same.
-func (r *run) resolve() (unchanged func(*workspace.Workspace) error, err error) {
+func (r *run) resolve() (at string, unchanged func(*workspace.Workspace) error, err error) {
 	sources, before, err := sources(r.Request)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	force, err := policy.Resolve(sources)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	r.policy = *force
 	r.out.Notes = append(r.out.Notes, force.Notes...)
@@ -51,7 +51,7 @@ func (r *run) resolve() (unchanged func(*workspace.Workspace) error, err error) 
 		r.note("capabilities.fs_write is off (%s): the workspace is read-only in the box, and there is nothing to promote or to keep", force.Origin("capabilities.fs_write"))
 		r.Commit, r.Preserve = false, false
 	}
-	return func(ws *workspace.Workspace) error {
+	return sources.Path, func(ws *workspace.Workspace) error {
 		if before == nil || *before != seen(ws.FD, ws.Stat) {
 			return fmt.Errorf("workspace %q or its %s changed while hutch started; run it again", ws.Path, policy.WorkspaceFile)
 		}
@@ -74,6 +74,13 @@ func seen(fd int, dir fsat.Stat) place {
 // workspace to open.
 func sources(req Request) (policy.Sources, *place, error) {
 	s := policy.Sources{Given: req.Policy, GivenBy: req.PolicyBy, File: req.PolicyFile, Environ: os.Environ(), UserFile: configFile(), Home: home}
+	for _, arg := range []struct{ flag, path string }{{"--workspace", req.Workspace}, {"--layer-dir", req.LayerDir}} {
+		if arg.path != "" {
+			if err := policy.CheckArgument(arg.path, policy.Any); err != nil {
+				return s, nil, fmt.Errorf("%s: %w", arg.flag, err)
+			}
+		}
+	}
 	fd, err := unix.Open(cmp.Or(req.Workspace, "."), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return s, nil, nil
@@ -107,8 +114,8 @@ func home() (string, error) {
 }
 
 // denied refuses what the policy does not grant before anything is started.
-func (r *run) denied() bool {
-	for _, d := range r.policy.Refuse(policy.Call{Argv: r.Argv, Terminal: r.Terminal}) {
+func (r *run) denied(at string) bool {
+	for _, d := range r.policy.Check(policy.Call{Workspace: at, Command: r.Argv, Terminal: r.Terminal}) {
 		r.out.Denied = append(r.out.Denied, outcome.Denial(d))
 	}
 	if len(r.out.Denied) == 0 {

@@ -98,8 +98,8 @@ func (r *run) run() error {
 	// while we look at the workspace and decide what goes into them.
 	r.id = newID()
 	r.privileged, r.trusted = privileges()
-	unchanged, err := r.resolve()
-	if err != nil || r.denied() {
+	at, unchanged, err := r.resolve()
+	if err != nil || r.denied(at) {
 		return err
 	}
 	if err := r.spawn(); err != nil {

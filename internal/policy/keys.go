@@ -16,7 +16,7 @@ type Key struct {
 	Default string // in the profile default, as text; "" for nothing
 	Help    string // one line
 	order   order
-	min     float64 // least value but 0; where order knows 0 as "no limit"
+	min     float64 // least value but 0
 	max     float64
 	share   bool               // a share of the host's memory is a value too
 	field   func(*Policy) any  // a pointer to it
@@ -37,6 +37,15 @@ const (
 	moreDoors                  // what is set allows nothing, but for names that are doors
 	ground                     // a profile: its lines decide
 )
+
+// String says it for users.
+func (o order) String() string {
+	return [...]string{
+		moreWhenTrue: "true", moreWhenFalse: "false", moreBounded: "a larger number; 0 is no limit", moreCounted: "a larger number",
+		moreEach: "each element", lessEach: "nothing: each element hides more", lessNamed: "each port beside others; none named is all",
+		moreDoors: "nothing, but for variables that load code or lead out", ground: "what its lines do",
+	}[o]
+}
 
 const (
 	maxSeconds = 10 * 365 * 24 * 3600 // beyond it a number is a mistake

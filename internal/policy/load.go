@@ -21,6 +21,9 @@ func short(path string) string {
 
 // givenDocument reads what --policy names: a file, or a pipe.
 func givenDocument(path string) (*document, error) {
+	if err := CheckArgument(path, Any); err != nil {
+		return nil, fmt.Errorf("--policy: %w", err)
+	}
 	name := short(path)
 	f, err := os.Open(path)
 	if err != nil {

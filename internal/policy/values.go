@@ -264,7 +264,7 @@ func (k *Key) checkElement(text string) error {
 	case "paths.hide":
 		return checkPattern(text)
 	}
-	return checkPath(text)
+	return CheckArgument(text, Home)
 }
 
 // UnmarshalText reads "512M", "1GiB", "1.5G", "4096" or "75%".

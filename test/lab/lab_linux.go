@@ -227,7 +227,7 @@ func (w *World) StateLeftovers() []string {
 		return nil
 	}
 	for _, e := range entries {
-		if !e.IsDir() {
+		if !e.IsDir() || e.Name() == "trust" { // what the user trusts stays
 			continue
 		}
 		inside, err := os.ReadDir(filepath.Join(w.StateDir(), e.Name()))

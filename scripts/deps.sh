@@ -26,6 +26,7 @@ cmd:mount mount util-linux mount util-linux
 cmd:mkfs.btrfs btrfs-progs btrfs-progs btrfs-progs btrfs-progs
 cmd:mkfs.xfs xfsprogs xfsprogs xfsprogs xfsprogs
 cmd:mkfs.ext4 e2fsprogs e2fsprogs e2fsprogs e2fsprogs
+cmd:stress-ng stress-ng stress-ng stress-ng stress-ng
 '
 
 have() {

@@ -54,12 +54,31 @@ func check(fd int, path string, force bool) (*Workspace, error) {
 	if err := unix.Faccessat(fd, ".", unix.X_OK, 0); err != nil {
 		return nil, openError(path, err)
 	}
+	if path == "/dev" || ofTheKernel(fd) {
+		return nil, fmt.Errorf("workspace %q belongs to the kernel, and no box can have a branch of it; change to a project directory", path)
+	}
 	if !force {
 		if what := precious(path, st.UID); what != "" {
 			return nil, fmt.Errorf("workspace %q is %s; change to a project directory, or pass --force to use it all the same", path, what)
 		}
 	}
 	return &Workspace{Path: path, FD: fd, Stat: st}, nil
+}
+
+// ofTheKernel reports whether a directory lies on a file system that holds no
+// files but doors to the kernel, such as /proc: a branch of that would show in a
+// box what is masked there.
+func ofTheKernel(fd int) bool {
+	var st unix.Statfs_t
+	if unix.Fstatfs(fd, &st) != nil {
+		return false // what follows will say why
+	}
+	switch uint32(st.Type) {
+	case unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC, unix.SECURITYFS_MAGIC,
+		unix.BPF_FS_MAGIC, unix.DEVPTS_SUPER_MAGIC, unix.BINFMTFS_MAGIC, unix.EFIVARFS_MAGIC, unix.NSFS_MAGIC, unix.PSTOREFS_MAGIC, unix.SELINUX_MAGIC:
+		return true
+	}
+	return false
 }
 
 func openError(path string, err error) error {

@@ -78,11 +78,24 @@ func TestStampRefused(t *testing.T) {
 		t.Errorf("%+v %v", s, err)
 	}
 	// /proc has no unnamed files.
-	ws, err = Open("/proc/self/task", true)
+	fd, err := unix.Open("/proc/self/task", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	must(t, err)
+	ws = &Workspace{Path: "/proc/self/task", FD: fd}
 	defer ws.Close()
 	if s, err := TakeStamp(ws); err != nil || s.Valid || s.Reason == "" {
 		t.Errorf("%+v %v", s, err)
+	}
+}
+
+// TestKernelsOwn: not even with force; a branch would show what a box masks.
+func TestKernelsOwn(t *testing.T) {
+	for _, path := range []string{"/proc", "/proc/self/task", "/sys", "/dev"} {
+		if ws, err := Open(path, true); err == nil {
+			ws.Close()
+			t.Errorf("%s was opened", path)
+		} else if !strings.Contains(err.Error(), "the kernel") {
+			t.Errorf("%s: %v", path, err)
+		}
 	}
 }
 

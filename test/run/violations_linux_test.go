@@ -180,6 +180,7 @@ func TestCapabilitiesOfProcesses(t *testing.T) {
 		{"script without an interpreter", []string{"--no-subprocess", "--", "./bare"}, 0, "bare\n", ""},
 		{"program on the path", []string{"--no-subprocess", "--", "echo", "x"}, 0, "x\n", ""},
 		{"threads", []string{"--no-subprocess", "--", python, "-c", "import threading as t\nx = [t.Thread(target=print, args=(i,)) for i in range(3)]\nfor y in x: y.start(); y.join()"}, 0, "0\n1\n2\n", ""},
+		{"directories", []string{"--no-subprocess", "--", python, "-c", "import os\nos.rename('dir', 'dir2'); print(os.listdir('dir2'))"}, 0, "['f']\n", ""},
 		{"fork", []string{"--no-subprocess", "--", "sh", "-c", "echo a; ls; echo b"}, 2, "a\n", `fork to "sh" (EPERM)` + noSubprocess},
 		{"exec", []string{"--no-subprocess", "--", "sh", "-c", "exec /bin/ls"}, 126, "", `the box refused execve to "sh" (EPERM)` + noSubprocess},
 		{"clone", []string{"--no-subprocess", "--", python, "-c", "import os\ntry: os.fork()\nexcept PermissionError as e: print(e)"}, 0,
@@ -199,6 +200,7 @@ func TestCapabilitiesOfProcesses(t *testing.T) {
 			w.Write("script", "#!/bin/sh\necho script\n")
 			w.Write("python", "#!"+python+" -I\nprint('python')\n")
 			w.Write("bare", "echo bare\n")
+			w.Write("dir/f", "f")
 			// The registers hold what boxinit left there, if anything, and
 			// words that are near it.
 			w.Write("guess.py", `
@@ -224,5 +226,31 @@ print("refused")
 				t.Errorf("standard error, want %q in it:\n%s", c.line, r.Stderr)
 			}
 		})
+	}
+}
+
+// TestTheOtherInterfaceIsDenied: a call of the 32-bit interface ends the command,
+// and the outcome says that it was not the command's own doing.
+func TestTheOtherInterfaceIsDenied(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("only amd64 has the instruction")
+	}
+	w := lab.New(t)
+	// getpid by int 0x80, from a 64-bit process.
+	script := `import ctypes, mmap
+m = mmap.mmap(-1, 4096, prot=7)
+m.write(b"\xb8\x14\x00\x00\x00\xcd\x80\xc3")
+print("before", flush=True)
+ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()
+print("after")`
+	o, _ := w.JSON("--", "/usr/bin/python3", "-c", script)
+	if o.Status != "denied" || o.ExitCode != 128+31 || o.Stdout != "before\n" || o.Signal != "SIGSYS" {
+		t.Errorf("status %q, exit code %d, signal %v, output %q", o.Status, o.ExitCode, o.Signal, o.Stdout)
+	}
+	if len(o.Violations) != 1 || o.Violations[0].Kind != "syscall" || !strings.Contains(o.Violations[0].What, "32-bit") {
+		t.Errorf("violations %+v", o.Violations)
+	}
+	if r := w.Run("run", "--", "/usr/bin/python3", "-c", script); !strings.Contains(r.Stderr, "hutch: denied: the command used the 32-bit interface") || r.Code != 128+31 {
+		t.Errorf("%v", r)
 	}
 }

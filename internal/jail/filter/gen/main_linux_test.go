@@ -464,21 +464,44 @@ func trace(program []byte, c call, reached []bool) verdict {
 func FuzzModel(f *testing.F) {
 	var runs []func(call) verdict
 	var tables []golden
-	for _, a := range arches {
+	commands := make([][filter.Commands]func(call) verdict, len(arches))
+	for i, a := range arches {
 		run, err := machine(committed(f, "filter_"+a.goarch+".bpf"))
 		if err != nil {
 			f.Fatal(err)
 		}
 		runs, tables = append(runs, run), append(tables, readGolden(f, a))
+		for c := range filter.Commands {
+			if c := filter.CommandOf(c); c.Untold && c.Renames {
+				continue
+			}
+			program, err := compileCommand(a, filter.CommandOf(c))
+			if err != nil {
+				f.Fatal(err)
+			}
+			if commands[i][c], err = machine(program); err != nil {
+				f.Fatal(err)
+			}
+		}
 	}
-	f.Add(uint32(41), uint32(unix.AUDIT_ARCH_X86_64), uint64(unix.AF_VSOCK), uint64(1), uint64(0))
-	f.Add(uint32(16), uint32(unix.AUDIT_ARCH_X86_64), uint64(0), uint64(high|unix.TIOCSTI), uint64(0))
-	f.Add(uint32(220), uint32(unix.AUDIT_ARCH_AARCH64), uint64(unix.CLONE_NEWUSER), uint64(0), uint64(0))
-	f.Fuzz(func(t *testing.T, nr, arch uint32, a0, a1, a2 uint64) {
-		c := call{nr, arch, [6]uint64{a0, a1, a2}}
+	f.Add(uint32(41), uint32(unix.AUDIT_ARCH_X86_64), uint64(unix.AF_VSOCK), uint64(1), uint64(0), uint64(0), uint64(0))
+	f.Add(uint32(16), uint32(unix.AUDIT_ARCH_X86_64), uint64(0), uint64(high|unix.TIOCSTI), uint64(0), uint64(0), uint64(0))
+	f.Add(uint32(220), uint32(unix.AUDIT_ARCH_AARCH64), uint64(unix.CLONE_NEWUSER), uint64(0), uint64(0), uint64(0), uint64(0))
+	f.Add(uint32(59), uint32(unix.AUDIT_ARCH_X86_64), uint64(1), uint64(2), uint64(3), uint64(word(0, 1)), uint64(word(2, 3)))
+	f.Fuzz(func(t *testing.T, nr, arch uint32, a0, a1, a2, a3, a4 uint64) {
+		c := call{nr, arch, [6]uint64{a0, a1, a2, a3, a4}}
 		for i, a := range arches {
 			if got, want := runs[i](c), tables[i].model(a, c); got.String() != want {
 				t.Errorf("%s %+v: the program says %v, the model %s", a.goarch, c, got, want)
+			}
+			for n, run := range commands[i] {
+				if run == nil {
+					continue
+				}
+				command := filter.CommandOf(n)
+				if got, want := run(c), tables[i].commandModel(a, command, c); got.String() != want {
+					t.Errorf("%s %+v %+v: the program says %v, the model %s", a.goarch, command, c, got, want)
+				}
 			}
 		}
 	})

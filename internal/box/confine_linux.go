@@ -2,7 +2,6 @@ package box
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -34,6 +33,8 @@ func (r *run) view() {
 		home = "/tmp"
 	}
 	r.host = view.Host{
+		User: r.user, Read: r.policy.Read, Write: r.policy.Write, Hide: r.policy.Hide, Toolchains: r.policy.Toolchains, WholeRoot: r.policy.WholeRoot,
+		Nested: r.trusted, Refused: r.refused,
 		Home: home, Path: filepath.SplitList(os.Getenv("PATH")), Env: os.Environ(), Workspace: r.ws.Path, StateDir: r.store.Path,
 	}
 }
@@ -103,6 +104,14 @@ func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
 	}
 	r.watchTasks()
 	r.view()
+	if r.seen, err = view.Look(r.host); err != nil {
+		return err
+	}
+	if r.policy.FSRead {
+		if r.hidden, err = view.Hidden(r.ws.FD, r.host); err != nil {
+			return err
+		}
+	}
 	if r.Commit || r.Preserve { // else nothing can ever be promoted
 		if r.stamp, err = workspace.TakeStamp(r.ws); err != nil {
 			return err
@@ -115,7 +124,7 @@ func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
 		r.out.Layer = "ram"
 	} else if !r.policy.FSRead {
 		// No branch is shown, so none is made.
-	} else if r.branch, err = workspace.Make(ctx, workspace.Request{Workspace: r.ws, Strategy: strategy, BoxFD: r.dir.fd, BoxPath: r.dir.path}); err != nil {
+	} else if r.branch, err = workspace.Make(ctx, workspace.Request{Workspace: r.ws, Strategy: strategy, BoxFD: r.dir.fd, BoxPath: r.dir.path, Hidden: r.hidden}); err != nil {
 		return err
 	}
 	if err := r.keepBase(ctx); err != nil {
@@ -127,7 +136,7 @@ func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
 		r.out.FilesCloned = &n
 	}
 	b.Workspace, b.Home = r.ws.Path, r.host.Home
-	b.Show, b.Links, b.Masks = view.Look(r.host)
+	b.Show, b.Links, b.Masks, b.Files, b.Parts = r.seen.Shows, r.seen.Links, r.seen.Masks, r.seen.Files, r.seen.Parts
 	var gitDirs []string
 	if r.policy.FSRead {
 		if gitDirs, err = workspace.GitDirs(r.ws); err != nil {
@@ -137,7 +146,7 @@ func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
 	for _, dir := range gitDirs {
 		b.Show = append(b.Show, view.Show{Path: dir, Mode: view.CopyOnWrite})
 	}
-	b.ApartCaches = r.apartCaches
+	b.ApartCaches = r.apartCaches || r.policy.WholeRoot
 	for i := range b.Show {
 		if slices.Contains(r.readOnly, b.Show[i].Path) {
 			b.Show[i].Mode = view.ReadOnly
@@ -145,13 +154,19 @@ func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
 	}
 	switch {
 	case r.RAM:
-		b.Mount = policy.Mount{Lower: r.ws.Path, Mode: r.ws.Stat.Mode}
+		b.Mount = policy.Mount{Lower: r.ws.Path, Mode: r.ws.Stat.Mode, Absent: r.hidden}
+		if b.Mount.Dirs, err = view.LayerDirs(r.ws.FD, r.hidden); err != nil {
+			return err
+		}
 	case r.branch.Form == changeset.Tree:
 		b.Mount = policy.Mount{Tree: filepath.Join(r.dir.path, r.branch.Layer)}
 	default:
 		b.Mount = policy.Mount{Lower: r.ws.Path, Upper: filepath.Join(r.dir.path, r.branch.Layer), Work: filepath.Join(r.dir.path, r.branch.Work)}
 	}
 	if b.CacheDirs, err = r.cacheDirs(b.Caches()); err != nil {
+		return err
+	}
+	if b.Copies, err = r.copies(b.Parts); err != nil {
 		return err
 	}
 	if err := r.boundLayers(b); err != nil {
@@ -217,27 +232,6 @@ func commandFilters(renames, debug, subprocess bool) (told, untold []byte) {
 	told = c.Program()
 	c.Renames, c.Untold = false, true
 	return told, c.Program()
-}
-
-// cacheDirs makes layers for the caches that are shown copy-on-write. They go
-// with the box.
-func (r *run) cacheDirs(count int) ([]string, error) {
-	var dirs []string
-	for range count {
-		dir := filepath.Join(r.dir.path, fmt.Sprintf("cache%d", len(dirs)))
-		for _, d := range []string{dir, filepath.Join(dir, "upper"), filepath.Join(dir, "work")} {
-			if err := os.Mkdir(d, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-				return nil, stateError(err)
-			}
-		}
-		if r.privileged && r.user.UID != 0 {
-			if err := os.Chown(filepath.Join(dir, "upper"), int(r.user.UID), int(r.user.GID)); err != nil {
-				return nil, stateError(err)
-			}
-		}
-		dirs = append(dirs, dir)
-	}
-	return dirs, nil
 }
 
 // privileges tells whether mounts can be made before a user namespace is

@@ -55,6 +55,9 @@ type run struct {
 	box                 *jail.Box   // started, and waiting for the rest of its plan
 	apartCaches         bool        // each cache has an overlay of its own
 	readOnly            []string    // caches of which the kernel makes no overlay
+	refused             []string    // parts of a whole root, likewise
+	seen                *view.View
+	hidden              []string // of the workspace, relative
 
 	layer   int // directory of the layer; -1
 	changes *changeset.Changeset
@@ -230,7 +233,9 @@ func (r *run) execute(strategies []workspace.Strategy) error {
 		switch {
 		case step != nil && step.Op == plan.Sysctl && !r.noPidMax:
 			r.noPidMax = true
-		case isOverlay && step.Arg != r.ws.Path && !r.apartCaches:
+		case isOverlay && step.Arg != r.ws.Path && r.isPart(step.Arg):
+			r.refused = append(r.refused, step.Arg)
+		case isOverlay && step.Arg != r.ws.Path && !r.apartCaches && !r.policy.WholeRoot:
 			r.apartCaches = true
 		case isOverlay && step.Arg != r.ws.Path:
 			r.readOnly = append(r.readOnly, step.Arg)
@@ -252,6 +257,11 @@ func (r *run) execute(strategies []workspace.Strategy) error {
 		r.note("not used: %s", why)
 	}
 	return nil
+}
+
+// isPart reports whether a path of the host is shown with a layer in memory.
+func (r *run) isPart(path string) bool {
+	return r.seen != nil && slices.ContainsFunc(r.seen.Parts, func(p view.Part) bool { return p.Path == path })
 }
 
 func (r *run) clearLayers() error {
@@ -322,6 +332,13 @@ func (r *run) attempt(strategy workspace.Strategy) error {
 	}
 	r.out.Rung = "full"
 	r.out.Notes = append(r.out.Notes, r.branch.Notes...)
+	r.out.Notes = append(r.out.Notes, r.seen.Notes...)
+	for _, path := range r.readOnly {
+		r.note("%s is read-only in the box: the kernel makes no overlay of it", path)
+	}
+	if len(r.seen.Unwritable) > 0 {
+		r.note("cannot be written to in this box: %s", strings.Join(r.seen.Unwritable, "; "))
+	}
 	return nil
 }
 

@@ -182,7 +182,7 @@ func (r *run) read() error {
 func (r *run) readChanges(git bool) (*changeset.Changeset, error) {
 	source := changeset.Source{
 		Form: r.branch.Form, Layer: r.layer, Workspace: r.ws.FD, Git: git, GitIndex: r.ws.GitIndex,
-		XattrPrefix: xattrPrefix(r.trusted), Merged: r.result.Workspace, Manifest: -1,
+		XattrPrefix: xattrPrefix(r.trusted), Merged: r.result.Workspace, Manifest: -1, Hidden: r.hidden,
 	}
 	if r.branch.Manifest != "" {
 		fd, err := fsat.Open(r.dir.fd, r.branch.Manifest, unix.O_RDONLY, 0)

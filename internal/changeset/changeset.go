@@ -152,4 +152,12 @@ type Source struct {
 
 	// Git includes .git, which is otherwise left out (GitChanged tells).
 	Git bool
+
+	// Hidden are the paths of the workspace that the branch was made without,
+	// sorted. What the box did there, and above what it never saw, is no
+	// change.
+	Hidden []string
 }
+
+// Hidden is the reason for which a path is skipped that was kept from the box.
+const Hidden = "hidden from the box"

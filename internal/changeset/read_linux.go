@@ -122,7 +122,7 @@ func (r *reader) read() (*Changeset, error) {
 // found notes a path that may have changed. Beneath a .git that is left out
 // the first sure difference is all that is to be known.
 func (r *reader) found(ch change) {
-	if ch.before == nil && ch.after == nil {
+	if ch.before == nil && ch.after == nil || r.hides(&ch) {
 		return
 	}
 	if ch.git && !ch.isIndex() && surelyDiffer(ch.before, ch.after) {
@@ -130,6 +130,29 @@ func (r *reader) found(ch change) {
 		return
 	}
 	r.changes = append(r.changes, ch)
+}
+
+// hides reports whether a change is of what the box never saw: a path that was
+// hidden from it, or a directory that holds one, which goes for the box and
+// stays for the workspace.
+func (r *reader) hides(ch *change) bool {
+	for _, hidden := range r.src.Hidden {
+		switch {
+		case ch.path == hidden:
+			if ch.after != nil && !ch.git {
+				r.skip(ch.path, Hidden)
+			}
+			return true
+		case strings.HasPrefix(ch.path, hidden+"/"):
+			return true
+		case strings.HasPrefix(hidden, ch.path+"/") && !ch.after.isDir():
+			if !ch.git {
+				r.skip(ch.path, "holds what was hidden from the box")
+			}
+			return true
+		}
+	}
+	return false
 }
 
 // isHutch reports whether a path is, or lies in, a directory in which hutch keeps

@@ -440,3 +440,32 @@ func enter(tokens []token, places []bool, at int) {
 		at++
 	}
 }
+
+// Below reports whether something beneath a directory could be matched that the
+// directory itself is not: where it says no, nobody has to look.
+func (s *Set) Below(dir string) bool {
+	return !s.Empty() && slices.ContainsFunc(s.patterns, func(p pattern) bool { return !p.negated && p.below(dir) })
+}
+
+func (p *pattern) below(dir string) bool {
+	prefix := dir + "/"
+	if p.exact != "" {
+		return strings.HasPrefix(p.exact, prefix)
+	}
+	if !p.anchored {
+		return true
+	}
+	if n := min(len(prefix), len(p.literal)); prefix[:n] != p.literal[:n] {
+		return false
+	}
+	depth := strings.Count(p.literal, "/")
+	for _, t := range p.tokens {
+		if t.kind == stars {
+			return true // crosses slashes
+		}
+		if t.kind == literal && t.lit == '/' {
+			depth++
+		}
+	}
+	return strings.Count(prefix, "/") <= depth
+}

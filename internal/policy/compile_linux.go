@@ -21,6 +21,10 @@ type Mount struct {
 	RAMSize     int64  // bytes
 	RAMFiles    int64  // inodes; 0: no limit
 	Mode        uint32 // of the upper in RAM
+	// What is put into the upper in RAM first: whiteouts, and the directories
+	// they lie in.
+	Dirs   []view.Dir
+	Absent []string
 }
 
 // Box is everything a plan is compiled from.
@@ -42,6 +46,9 @@ type Box struct {
 	Show      []view.Show
 	Links     []view.Symlink
 	Masks     []string
+	Files     []view.File       // of the home
+	Parts     []view.Part       // shows with layers of their own, in memory
+	Copies    map[string]string // directories on the host that are shown in place of parts
 	// CacheDirs are directories on the host that hold "upper" and "work", as
 	// many as Caches asks for.
 	CacheDirs []string

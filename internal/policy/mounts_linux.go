@@ -28,7 +28,9 @@ func (b *Box) mounts(p *plan.Plan) error {
 	}
 	home := b.homeCaches()
 	show := func(s view.Show) error {
-		switch {
+		switch part := b.part(s.Path); {
+		case part >= 0:
+			b.layer(p, part)
 		case s.Mode != view.CopyOnWrite:
 			p.Add(plan.Bind, attrSystem, plan.BindOptional, 0, s.Path, s.Path)
 		case slices.Contains(home, s.Path):
@@ -55,7 +57,7 @@ func (b *Box) mounts(p *plan.Plan) error {
 		}
 	}
 
-	if !inWorkspace(b.Home) && !within("/tmp", b.Home) {
+	if !inWorkspace(b.Home) && !within("/tmp", b.Home) && !b.homeShown() {
 		p.Add(plan.Rebind, 0o755, owner(b.User), 0, "home", b.Home)
 	}
 	if b.Network {
@@ -72,6 +74,8 @@ func (b *Box) mounts(p *plan.Plan) error {
 		}
 	}
 	if len(home) > 0 {
+		// It takes the place of the hidden mount, of which nothing more is
+		// wanted but a place for an empty directory.
 		if err := overlay(b.Home, ""); err != nil {
 			return err
 		}
@@ -85,6 +89,10 @@ func (b *Box) mounts(p *plan.Plan) error {
 		}
 	}
 
+	for _, f := range b.Files {
+		b.ownDirs(p, f.Path)
+		p.Add(plan.File, uint64(f.Mode), owner(b.User), b.owned(), f.Path, f.Content)
+	}
 	if inHome(b.Workspace) {
 		b.ownDirs(p, b.Workspace)
 	}
@@ -105,6 +113,7 @@ func (b *Box) mounts(p *plan.Plan) error {
 				options += fmt.Sprintf(",nr_inodes=%d", b.Mount.RAMFiles)
 			}
 			p.Add(plan.RAMLayer, uint64(b.Mount.Mode), owner(b.User), plan.TagLayer, options)
+			b.fill(p, "", b.Mount.Dirs, b.Mount.Absent, plan.LayerRAM)
 		}
 		p.Add(plan.Overlay, attr, 0, 0, b.Mount.Lower, b.Mount.Upper, b.Mount.Work, b.Workspace, b.overlayOptions())
 	}
@@ -122,13 +131,74 @@ func (b *Box) mounts(p *plan.Plan) error {
 	return nil
 }
 
+// part returns the place in Parts of the one at a path; -1 for none.
+func (b *Box) part(path string) int {
+	return slices.IndexFunc(b.Parts, func(p view.Part) bool { return p.Path == path })
+}
+
+// homeShown reports whether the home is the host's, with a layer over it.
+func (b *Box) homeShown() bool {
+	return slices.ContainsFunc(b.Parts, func(p view.Part) bool { return within(b.Home, p.Path) })
+}
+
+// layer shows a part, with a layer in the hidden mount: memory, so that nothing
+// of it is left, and no overlay lies over its own layer.
+func (b *Box) layer(p *plan.Plan, i int) {
+	part := &b.Parts[i]
+	if part.Copy {
+		p.Add(plan.Bind, attrData, 0, 0, b.Copies[part.Path], part.Path)
+		return
+	}
+	dir := fmt.Sprintf("part%d", i)
+	upper, work := dir+"/upper", dir+"/work"
+	p.Add(plan.LayerDir, 0o700, 0, 0, dir)
+	p.Add(plan.LayerDir, uint64(part.Dir.Mode), b.ownerOf(part.Dir), 0, upper)
+	p.Add(plan.LayerDir, 0o700, 0, 0, work)
+	b.fill(p, upper+"/", part.Dirs, part.Absent, 0)
+	for _, rel := range part.Fresh {
+		flags := uint64(plan.LayerOpaque)
+		if b.Trusted {
+			flags |= plan.LayerTrusted
+		}
+		p.Add(plan.LayerDir, 0o1777, 0, flags, upper+"/"+rel)
+	}
+	p.Add(plan.Overlay, attrData, plan.OverlayHidden, 0, part.Path, upper, work, part.Path, b.overlayOptions())
+}
+
+// fill puts directories and whiteouts into a layer before it is mounted.
+func (b *Box) fill(p *plan.Plan, prefix string, dirs []view.Dir, absent []string, base uint64) {
+	for _, d := range dirs {
+		p.Add(plan.LayerDir, uint64(d.Mode), b.ownerOf(d), base, prefix+d.Rel)
+	}
+	for _, rel := range absent {
+		p.Add(plan.Whiteout, 0, 0, base, prefix+rel)
+	}
+}
+
+// ownerOf is whom a directory of a layer is given to. Only root can give to
+// another: what an ordinary user makes is his own.
+func (b *Box) ownerOf(d view.Dir) uint64 {
+	if !b.Privileged {
+		return 0
+	}
+	return owner(view.User{UID: d.UID, GID: d.GID})
+}
+
+// owned is 1 where what is made has to be given to the user.
+func (b *Box) owned() uint64 {
+	if b.Privileged {
+		return 1
+	}
+	return 0
+}
+
 // homeCaches lists the caches that share one overlay over the whole home, of
 // which only they are shown: an overlay costs a dozen directories made and
 // removed, a bind mount next to nothing.
 func (b *Box) homeCaches() []string {
 	var paths []string
 	for _, s := range b.Show {
-		if s.Mode == view.CopyOnWrite && within(s.Path, b.Home) && !within(s.Path, b.Workspace) && !b.ApartCaches {
+		if s.Mode == view.CopyOnWrite && within(s.Path, b.Home) && !within(s.Path, b.Workspace) && !b.ApartCaches && b.part(s.Path) < 0 {
 			paths = append(paths, s.Path)
 		}
 	}
@@ -140,7 +210,7 @@ func (b *Box) Caches() int {
 	shared := len(b.homeCaches())
 	apart := -shared
 	for _, s := range b.Show {
-		if s.Mode == view.CopyOnWrite && !within(s.Path, b.Workspace) {
+		if s.Mode == view.CopyOnWrite && !within(s.Path, b.Workspace) && b.part(s.Path) < 0 {
 			apart++
 		}
 	}
@@ -158,8 +228,11 @@ func (b *Box) ownDirs(p *plan.Plan, path string) {
 		return
 	}
 	dir := b.Home
-	for part := range strings.SplitSeq(rest, "/") {
-		dir += "/" + part
+	for name := range strings.SplitSeq(rest, "/") {
+		dir += "/" + name
+		if slices.ContainsFunc(b.Show, func(s view.Show) bool { return within(dir, s.Path) && b.part(s.Path) < 0 }) {
+			return // it is there, and its owner the host's
+		}
 		p.Add(plan.Dir, 0o755, owner(b.User), 1, dir)
 	}
 }

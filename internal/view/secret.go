@@ -70,6 +70,27 @@ var systemSecrets = []row{
 		"/etc/sssd", "/etc/apt/auth.conf", "/etc/apt/auth.conf.d", "/etc/rsyncd.secrets", "/etc/grafana"}},
 }
 
+// dataSecrets lie where the data of the machine and its services is: seen only
+// in a box whose whole root is the host's.
+var dataSecrets = []row{
+	{"databases and queues", []string{
+		"/var/lib/mysql", "/var/lib/postgresql", "/var/lib/pgsql", "/var/lib/redis", "/var/lib/mongodb", "/var/lib/mongo", "/var/lib/elasticsearch", "/var/lib/rabbitmq", "/var/lib/influxdb", "/var/lib/couchdb", "/var/lib/ldap"}},
+	{"clusters, containers and machines: their data, keys and sockets", []string{
+		"/var/lib/docker", "/var/lib/containerd", "/var/lib/containers", "/var/lib/kubelet", "/var/lib/rancher", "/var/lib/etcd", "/var/lib/k0s", "/var/lib/lxd", "/var/lib/lxc", "/var/lib/incus", "/var/snap", "/var/lib/libvirt", "/var/lib/machines",
+		"/var/lib/cloud", "/var/lib/waagent", "/var/lib/amazon", "/var/lib/google", "/var/lib/vault", "/var/lib/consul", "/var/lib/nomad", "/opt/vault"}},
+	{"runners and forges", []string{
+		"/var/lib/jenkins", "/var/lib/gitlab-runner", "/var/lib/buildkite-agent", "/var/lib/gitea", "/var/lib/forgejo", "/var/opt/gitlab", "/opt/actions-runner"}},
+	{"networks, accounts and logins", []string{
+		"/var/lib/NetworkManager", "/var/lib/iwd", "/var/lib/sss", "/var/lib/samba", "/var/lib/krb5kdc", "/var/lib/systemd/credential.secret", "/var/lib/systemd/home", "/var/lib/systemd/coredump", "/var/lib/private", "/var/lib/AccountsService", "/var/lib/tailscale", "/var/lib/tor",
+		"/var/lib/bluetooth", "/var/lib/fprint", "/var/lib/sudo", "/var/db/sudo", "/var/lib/acme", "/var/lib/caddy", "/var/lib/letsencrypt"}},
+	{"mail, jobs, backups and logs with passwords in them", []string{
+		"/var/mail", "/var/spool/mail", "/var/spool/cron", "/var/spool/at", "/var/spool/postfix", "/var/spool/cups", "/var/spool/abrt", "/var/backups", "/var/crash", "/var/cache/abrt-di", "/var/cache/private", "/var/cache/debconf/passwords.dat",
+		"/var/log/journal", "/var/log/audit", "/var/log/private", "/var/log/auth.log", "/var/log/secure", "/var/log/syslog", "/var/log/messages", "/var/log/btmp", "/var/log/installer", "/var/log/cloud-init.log", "/var/log/cloud-init-output.log"}},
+	{"the boot loader's password and the images with keys in them", []string{"/boot/grub", "/boot/grub2", "/boot/efi", "/boot/loader"}},
+	{"sockets of a package manager's daemon", []string{"/nix/var/nix/daemon-socket", "/var/guix/daemon-socket"}},
+	{"hutch itself", []string{"/var/lib/hutch"}},
+}
+
 // prefixSecrets may lie in any directory that PATH led to.
 var prefixSecrets = row{"a prefix carries the config of its package manager", []string{".condarc", "etc/npmrc", ".netrc", ".env"}}
 

@@ -189,3 +189,15 @@ func parseID(s string) (uint32, error) {
 	}
 	return uint32(n), err
 }
+
+// MayRead reports whether the mode of a file lets the user read it; what no
+// capability overrules, since a box has none.
+func (u User) MayRead(uid, gid, mode uint32) bool {
+	switch {
+	case uid == u.UID:
+		return mode&0o400 != 0
+	case gid == u.GID || slices.Contains(u.Groups, gid):
+		return mode&0o040 != 0
+	}
+	return mode&0o004 != 0
+}

@@ -2,6 +2,7 @@ package view
 
 import (
 	"cmp"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,36 +37,54 @@ type Symlink struct{ Path, Target string }
 
 // Host is what the view of a box depends on.
 type Host struct {
-	Home      string   // of the user the command runs as
+	User      User     // whom the command runs as
+	Home      string   // of that user
 	Path      []string // the entries of PATH
 	Env       []string // the host's environment: where caches and toolchains were moved to
 	Workspace string   // real path
 	StateDir  string   // hutch's own
 
+	// What the policy asks for. Paths are absolute or begin with "~/".
+	Read       []string // also shown, read-only
+	Write      []string // also shown, copy-on-write
+	Hide       []string // kept from the box; what is no path is left to Hidden
+	Toolchains bool     // toolchains are copy-on-write
+	WholeRoot  bool     // all of the host's file system is copy-on-write
+	Nested     bool     // the kernel lays an overlay over a directory with mounts in it too
+	Refused    []string // directories of which it made none
+
 	root string // in tests: where the host's root really is
 }
 
-// View returns what a box sees of the host besides the workspace: the system
-// and the toolchains on PATH read-only, build caches copy-on-write. What is
+// View is what a box sees of the host besides the workspace.
+type View struct {
+	Shows []Show    // sorted, parents first; none lies in another of the same mode
+	Parts []Part    // of Shows, those that need layers of their own
+	Links []Symlink // to make
+	// Masks are secrets inside what is shown. The box finds an empty directory
+	// in place of a directory, an empty file in place of a file.
+	Masks []string
+	Files []File   // of the box's home
+	Notes []string // what was asked for and is not so, and what was asked for and is a secret
+	// Unwritable is what cannot be written to although the whole root is
+	// copy-on-write.
+	Unwritable []string
+}
+
+// Look decides what a box sees: the system and the toolchains on PATH
+// read-only, build caches copy-on-write, and what the policy asks for. What is
 // not named here is absent, and so is anything that would bring a secret
 // along: a home, hutch's state, or a directory around the workspace.
 //
-// Shows are sorted, parents first, and none lies in another of the same mode.
-// It costs some dozen lstats, whatever the host holds.
-func View(h Host) ([]Show, []Symlink) {
+// It costs some dozen lstats, whatever the host holds; with WholeRoot one
+// listing of the root's directories more. It fails where the policy asks for
+// what no box may see.
+func Look(h Host) (*View, error) {
 	s := look(h)
-	return s.shows, s.links
-}
-
-// Masks returns the secrets that lie inside what View shows and exist on the
-// host. A box must find nothing there: an empty directory in place of a
-// directory, an empty file in place of a file.
-func Masks(h Host) []string { return look(h).masks() }
-
-// Look returns what View and Masks return, at the price of one of them.
-func Look(h Host) (shows []Show, links []Symlink, masks []string) {
-	s := look(h)
-	return s.shows, s.links, s.masks()
+	if s.err != nil {
+		return nil, s.err
+	}
+	return &View{Shows: s.shows, Parts: s.parts, Links: s.links, Masks: s.masks(), Files: s.configured, Notes: s.notes, Unwritable: s.unwritable()}, nil
 }
 
 // system are the directories a box has from the host. Data of the machine and
@@ -91,7 +110,7 @@ type toolchain struct {
 
 var toolchains = []toolchain{
 	{".pyenv", []string{".pyenv"}, "shims need versions and libexec"},
-	{".cargo", []string{".cargo/bin", ".cargo/env", ".cargo/config", ".cargo/config.toml", ".rustup"}, "rustup's proxies need the toolchains; credentials stay out"},
+	{".cargo", []string{".cargo/bin", ".cargo/env", ".rustup"}, "rustup's proxies need the toolchains; credentials stay out"},
 	{".rustup", []string{".rustup"}, "a toolchain on PATH without its proxy"},
 	{".nvm", []string{".nvm"}, "node and what npm installed beside it"},
 	{".volta", []string{".volta"}, "shims need tools"},
@@ -197,10 +216,28 @@ type sight struct {
 	shows []Show
 	links []Symlink
 	found []string // prefixes among the shows
+	tools ShowMode // how toolchains are shown
+
+	asked      []string // real paths that the user named to be shown
+	hidden     []string // real paths that the user named to be hidden
+	also       []string // real paths that are secrets by their content
+	parts      []Part
+	dirs       int      // in the layers of parts
+	mounts     []string // mount points of the host; nil: not read yet
+	bare       []string // directories that are made anew, and filled from the host's
+	refused    []string
+	configured []File
+	// homesOfOthers are kept out of a whole root.
+	homesOfOthers []string
+	notes         []string
+	err           error
 }
 
 func look(h Host) *sight {
 	s := &sight{Host: h, files: newResolver(h.root, h.Workspace), env: make(map[string]string)}
+	if h.Toolchains || h.WholeRoot {
+		s.tools = CopyOnWrite
+	}
 	for _, e := range h.Env {
 		if name, value, ok := strings.Cut(e, "="); ok {
 			if _, seen := s.env[name]; !seen {
@@ -216,10 +253,17 @@ func look(h Host) *sight {
 		}
 	}
 
+	s.hide()
+	if h.WholeRoot {
+		s.showWhole()
+	}
 	for _, r := range system {
 		for _, path := range r.names {
 			s.showSystem(path)
 		}
+	}
+	if h.Toolchains {
+		s.showLocal()
 	}
 	for _, path := range systemTargets.names {
 		if real, ok := s.files.real(path); ok && !s.shown(real) && !s.secret(real) {
@@ -238,8 +282,27 @@ func look(h Host) *sight {
 	for _, c := range caches {
 		s.showCache(c)
 	}
+	s.showAsked()
 	s.settle()
+	s.configure()
 	return s
+}
+
+func (s *sight) note(format string, args ...any) {
+	s.notes = append(s.notes, fmt.Sprintf(format, args...))
+}
+
+func (s *sight) inWorkspace(path string) bool {
+	return s.Workspace != "" && inside(path, s.Workspace)
+}
+
+// showLocal lets the directory be written to that programs are installed in
+// without the system's package manager.
+func (s *sight) showLocal() {
+	const local = "/usr/local"
+	if real, ok := s.files.real(local); ok && real == local && s.files.isDir(local) && !s.aroundWorkspace(local) {
+		s.add(Show{local, CopyOnWrite})
+	}
 }
 
 // showSystem shows a directory of the system, or makes its link again.
@@ -293,14 +356,14 @@ func (s *sight) showTools(path, real string) {
 	}
 	if home, tools, ok := findToolchain(real); ok {
 		for _, rel := range tools.shows {
-			s.showKnown(filepath.Join(home, rel), ReadOnly)
+			s.showKnown(filepath.Join(home, rel), s.tools)
 		}
-	} else if !s.shown(real) {
+	} else if !s.shown(real) || s.tools == CopyOnWrite {
 		if prefix := filepath.Dir(real); s.isPrefix(prefix) && s.mayShow(prefix) {
-			s.add(Show{prefix, ReadOnly})
+			s.add(Show{prefix, s.tools})
 			s.found = append(s.found, prefix)
-		} else if s.mayShow(real) {
-			s.add(Show{real, ReadOnly})
+		} else if !s.shown(real) && s.mayShow(real) {
+			s.add(Show{real, s.tools})
 		}
 	}
 	s.link(path, real)
@@ -318,14 +381,15 @@ func (s *sight) showInterpreters() {
 }
 
 // showInterpreter shows the Python that a venv's is a link to, if it belongs
-// to a toolchain. Not elsewhere: a command of an earlier box may have made the
-// link, to whatever it would like to see.
+// to a toolchain of the user's own. Not elsewhere: a command of an earlier box
+// may have made the link, to whatever it would like to see, and any directory
+// can be called .pyenv.
 func (s *sight) showInterpreter(bin string) {
 	python, ok := s.files.follow(filepath.Join(bin, "python"))
 	if !ok {
 		return
 	}
-	if _, _, ok := findToolchain(python); ok {
+	if home, _, ok := findToolchain(python); ok && (!s.inWorkspace(bin) || s.overHome(home) && slices.Contains(s.homes, home)) {
 		dir := filepath.Dir(python)
 		s.showTools(dir, dir)
 	}
@@ -334,7 +398,7 @@ func (s *sight) showInterpreter(bin string) {
 // showKnown shows a path that a table names, with its link when it is one.
 func (s *sight) showKnown(path string, mode ShowMode) {
 	real, ok := s.files.real(path)
-	if !ok || s.secret(real) || s.secret(path) || s.overHome(real) {
+	if !ok || s.secret(real) || s.secret(path) || s.overHome(real) || s.covered(real) {
 		return
 	}
 	s.add(Show{real, mode})
@@ -425,6 +489,9 @@ func (s *sight) aroundWorkspace(path string) bool {
 
 // secret reports whether a path lies in a place that is kept from boxes.
 func (s *sight) secret(path string) bool {
+	if s.covered(path) {
+		return true
+	}
 	if s.StateDir != "" && inside(path, s.StateDir) {
 		return true
 	}
@@ -489,9 +556,12 @@ func (s *sight) masks() []string {
 			return
 		}
 		// Where a link leads is what has to be hidden, if it is seen.
-		if real, ok := s.files.real(path); ok && s.shown(real) && !slices.Contains(found, real) {
+		if real, ok := s.files.real(path); ok && s.shown(real) && !s.absent(real) && !s.shownAsAsked(real) && !slices.Contains(found, real) {
 			found = append(found, real)
 		}
+	}
+	for _, path := range slices.Concat(s.hidden, s.also) {
+		mask(path)
 	}
 	for _, r := range systemSecrets {
 		for _, path := range r.names {

@@ -26,6 +26,7 @@ type copier struct {
 	src     int  // the workspace
 	dst     int  // the tree
 	root    fsat.Stat
+	hidden  map[string]bool
 	skip    map[fileID]bool // directories of hutch itself, where one lies in the workspace
 
 	mu      sync.Mutex
@@ -92,12 +93,16 @@ func newCopier(ctx context.Context, req Request) (*copier, error) {
 		src:     req.Workspace.FD,
 		root:    st,
 		skip:    map[fileID]bool{},
+		hidden:  map[string]bool{},
 		links:   map[fileID][]name{},
 		mounts:  noteList{what: "another file system is mounted there and was not copied; the box sees it empty"},
 		devices: noteList{what: "a device, left out"},
 		own:     noteList{what: "hutch's own state, left out"},
 	}
 	c.wake.L = &c.mu
+	for _, path := range req.Hidden {
+		c.hidden[path] = true
+	}
 	// With --force the workspace may hold the box itself: copying it into
 	// itself would not end.
 	box, err := fsat.Fstat(req.BoxFD)
@@ -230,7 +235,7 @@ func (c *copier) do(t task) error {
 		if c.ctx.Err() != nil {
 			return context.Cause(c.ctx)
 		}
-		if t.dir.parent == nil && e.Name == ownDir {
+		if t.dir.parent == nil && e.Name == ownDir || c.hidden[fsat.Join(t.dir.rel, e.Name)] {
 			continue
 		}
 		if err := c.copyEntry(src, dst, name{t.dir, e.Name}, e.Type); err != nil {

@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -39,7 +40,10 @@ func makeOverlay(req Request) (_ *Branch, err error) {
 	}
 	unix.Close(workFD)
 	// The root of an overlay shows its upper's attributes.
-	if err = copyXattrs(fd, ws.FD); err == nil {
+	if err = whiteOut(fd, ws.FD, req.Hidden); err == nil {
+		err = copyXattrs(fd, ws.FD)
+	}
+	if err == nil {
 		err = setAttributes(fd, st)
 	}
 	if err != nil {
@@ -47,6 +51,77 @@ func makeOverlay(req Request) (_ *Branch, err error) {
 		return fail(err)
 	}
 	return &Branch{Strategy: Overlay, Form: changeset.Overlay, Layer: upper, Work: work, FilesCloned: -1}, nil
+}
+
+// whiteOut makes paths of the workspace absent before anybody looks: overlayfs
+// shows nothing at a whiteout, and the directories above are as they were.
+func whiteOut(layer, ws int, paths []string) error {
+	var dirs []string
+	for _, path := range paths {
+		parent, name := fsat.Split(path)
+		if err := makeDirs(layer, parent, &dirs); err != nil {
+			return err
+		}
+		fd, err := fsat.OpenDir(layer, parent)
+		if err != nil {
+			return err
+		}
+		err = unix.Mknodat(fd, name, unix.S_IFCHR, 0)
+		unix.Close(fd)
+		if err != nil {
+			return fmt.Errorf("hide %q: %w", path, err)
+		}
+	}
+	// Attributes last, and of what is deepest first: a mode can forbid to put
+	// anything in.
+	for i := len(dirs) - 1; i >= 0; i-- {
+		if err := likeWorkspace(layer, ws, dirs[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func makeDirs(layer int, path string, made *[]string) error {
+	if path == "." {
+		return nil
+	}
+	parent, name := fsat.Split(path)
+	if err := makeDirs(layer, parent, made); err != nil {
+		return err
+	}
+	fd, err := fsat.OpenDir(layer, parent)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	err = unix.Mkdirat(fd, name, 0o700)
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	*made = append(*made, path)
+	return err
+}
+
+func likeWorkspace(layer, ws int, path string) error {
+	src, err := fsat.OpenDir(ws, path)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(src)
+	st, err := fsat.Fstat(src)
+	if err != nil {
+		return err
+	}
+	dst, err := fsat.OpenDir(layer, path)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dst)
+	if err := copyXattrs(dst, src); err != nil {
+		return err
+	}
+	return setAttributes(dst, st)
 }
 
 // setAttributes gives an open file the owner (as root), mode and times in st,

@@ -47,6 +47,9 @@ type Request struct {
 	Strategy  Strategy // Overlay, Reflink or Copy
 	BoxFD     int      // the box's own directory, empty of layers
 	BoxPath   string   // its absolute path
+	// Hidden are paths of the workspace that the branch is made without:
+	// relative, sorted, parents before what is in them.
+	Hidden []string
 }
 
 // Branch is a copy-on-write view of a workspace, ready to be mounted.

@@ -112,7 +112,7 @@ var allowed = map[string][]string{
 	"merge":     {"fsat", "changeset", "gitdb", "globs"},
 	"guard":     {"fsat", "changeset", "globs", "gitdb"},
 	"outcome":   {"changeset", "promote", "guard"},
-	"view":      {"fsat"},
+	"view":      {"fsat", "globs"},
 	"policy":    {"plan", "view", "fsat", "globs"},
 	"jail":      {"plan", "fsat"},
 	"supervise": {"jail", "plan", "outcome", "fsat"},

@@ -247,3 +247,47 @@ func BenchmarkMatch(b *testing.B) {
 		s.Match(path, false)
 	}
 }
+
+// TestBelow: where Below says no, nothing beneath is matched.
+func TestBelow(t *testing.T) {
+	names := []string{"a", "b", "ab", "c.x"}
+	patterns := []string{"a", "a/", "/a", "a/b", "a/*", "a*/b", "**/b", "a/**", "a/**/b", "*/c.x", "a/b/c.x", "!a/b", "[ab]/b", "a/?b", "*.x", `"/a/b"`, "ab/[!a]*/b"}
+	var paths []string
+	var grow func(prefix string, depth int)
+	grow = func(prefix string, depth int) {
+		for _, n := range names {
+			paths = append(paths, prefix+n)
+			if depth > 1 {
+				grow(prefix+n+"/", depth-1)
+			}
+		}
+	}
+	grow("", 4)
+	skipped := 0
+	for _, one := range patterns {
+		for _, two := range patterns {
+			s, err := Parse([]string{one, two})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, path := range paths {
+				for i := range path {
+					if path[i] != '/' {
+						continue
+					}
+					dir := path[:i]
+					if s.Below(dir) || s.Match(dir, true) {
+						continue
+					}
+					skipped++
+					if s.Match(path, false) || s.Match(path, true) {
+						t.Fatalf("%q %q: nothing is beneath %s, but %s matches", one, two, dir, path)
+					}
+				}
+			}
+		}
+	}
+	if skipped < 1000 {
+		t.Errorf("Below says yes to nearly all: %d", skipped)
+	}
+}

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -89,6 +90,29 @@ func TestInherited(t *testing.T) {
 	}
 	if len(names) < 200 {
 		t.Errorf("only %d names", len(names))
+	}
+}
+
+// TestRealisticEnvironment holds to the table that the black-box test runs too.
+func TestRealisticEnvironment(t *testing.T) {
+	text, err := os.ReadFile("testdata/environment.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, count := testOptions(), 0
+	for line := range strings.Lines(string(text)) {
+		verdict, v, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if !ok || verdict == "#" {
+			continue
+		}
+		count++
+		v = strings.NewReplacer("{home}", o.Home, "{ws}", o.Workspace).Replace(v)
+		if has := slices.Contains(Environ([]string{v}, o), v); has != (verdict == "pass") {
+			t.Errorf("%s: passes %v, want %s", v, has, verdict)
+		}
+	}
+	if count < 200 {
+		t.Errorf("only %d variables", count)
 	}
 }
 

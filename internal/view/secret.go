@@ -110,7 +110,8 @@ var secretSuffixes = []string{"DATABASE_URL", "REDIS_URL", "MONGO_URL", "MONGODB
 
 // secretStarts are beginnings of well-known tokens, whatever holds them.
 var secretStarts = []string{
-	"ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "sk-", "sk_live_", "rk_live_", "xoxb-", "xoxp-", "xapp-", "AKIA", "ASIA", "AIza", "ya29.", "npm_", "pypi-", "hf_", "eyJ", "hvs.", "dop_v1_", "SG.", "-----BEGIN",
+	"ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "glcbt-", "glrt-", "gldt-", "glptt-", "sk-", "sk_live_", "sk_test_", "rk_live_", "whsec_", "xoxb-", "xoxp-", "xoxe-", "xoxs-", "xapp-", "AKIA", "ASIA", "AIza", "ya29.",
+	"npm_", "pypi-", "rubygems_", "dckr_pat_", "hf_", "gsk_", "xai-", "r8_", "eyJ", "hvs.", "hvb.", "dop_v1_", "doo_v1_", "SG.", "shpat_", "sntrys_", "lin_api_", "ATATT", "figd_", "PMAK-", "AGE-SECRET-KEY-", "tskey-", "-----BEGIN",
 }
 
 // secretName reports whether a variable's name says that it holds a secret.
@@ -151,13 +152,14 @@ func secretValue(value string) bool {
 		}
 		rest = after
 	}
+	// A token may stand anywhere in a value: after a flag, in quotes.
 	const shortest = 16 // of a token; "sk-" begins words, too
-	for _, s := range secretStarts {
-		if len(value) >= shortest && strings.HasPrefix(value, s) {
+	for word := range strings.FieldsFuncSeq(value, func(r rune) bool { return r <= ' ' || strings.ContainsRune("=:,;'\"`<>()[]{}|&@/", r) }) {
+		if len(word) >= shortest && slices.ContainsFunc(secretStarts, func(s string) bool { return strings.HasPrefix(word, s) }) {
 			return true
 		}
 	}
-	return false
+	return strings.Contains(value, "-----BEGIN ")
 }
 
 // homeOf returns the home a path lies in, by where homes usually are; "" for

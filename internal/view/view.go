@@ -53,7 +53,8 @@ type Host struct {
 	Nested     bool     // the kernel lays an overlay over a directory with mounts in it too
 	Refused    []string // directories of which it made none
 
-	root string // in tests: where the host's root really is
+	root   string   // in tests: where the host's root really is
+	mounts []string // mount points; nil: not read yet
 }
 
 // View is what a box sees of the host besides the workspace.
@@ -223,7 +224,6 @@ type sight struct {
 	also       []string // real paths that are secrets by their content
 	parts      []Part
 	dirs       int      // in the layers of parts
-	mounts     []string // mount points of the host; nil: not read yet
 	bare       []string // directories that are made anew, and filled from the host's
 	refused    []string
 	configured []File

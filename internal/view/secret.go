@@ -25,7 +25,7 @@ var homeSecrets = []row{
 	{"forges, registries and package indexes", []string{
 		".netrc", "_netrc", ".git-credentials", ".config/git", ".gitconfig", ".config/gh", ".config/glab-cli", ".config/hub", ".docker", ".config/containers",
 		".npmrc", ".yarnrc", ".yarnrc.yml", ".bunfig.toml", ".pypirc", ".pip", ".config/pip", ".config/uv", ".config/pypoetry", ".local/share/uv/credentials",
-		".condarc", ".conda", ".continuum", ".gem/credentials", ".local/share/gem/credentials", ".bundle/config", ".cargo/credentials", ".cargo/credentials.toml",
+		".condarc", ".conda", ".continuum", ".gem/credentials", ".local/share/gem/credentials", ".bundle/config", ".cargo/credentials", ".cargo/credentials.toml", ".cargo/config", ".cargo/config.toml",
 		".m2/settings.xml", ".m2/settings-security.xml", ".gradle/gradle.properties", ".gradle/init.gradle", ".gradle/init.d", ".nuget/NuGet", ".config/NuGet", ".composer/auth.json",
 		".config/composer", ".hex/hex.config", ".pub-cache/credentials.json", ".config/dart", ".sbt/.credentials", ".ivy2/.credentials", ".config/mise", ".config/cabal", ".cabal/config"}},
 	{"language models and agents: their tokens, and what was said to them", []string{

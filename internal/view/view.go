@@ -401,6 +401,9 @@ func (s *sight) showKnown(path string, mode ShowMode) {
 	if !ok || s.secret(real) || s.secret(path) || s.overHome(real) || s.covered(real) {
 		return
 	}
+	if mode == CopyOnWrite && !s.files.isDir(real) && (s.Home == "" || !inside(real, s.Home)) {
+		mode = ReadOnly // an overlay is of a directory
+	}
 	s.add(Show{real, mode})
 	s.link(path, real)
 }

@@ -46,6 +46,7 @@ func (c *Capture) write(p []byte) {
 		if c.file, c.lost = c.create(); c.lost != nil {
 			return
 		}
+		c.closed = false // by an attempt to start the command that came to nothing
 		if c.stream != nil {
 			c.streamed = make(chan struct{})
 			go c.pump()

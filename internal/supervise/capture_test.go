@@ -81,3 +81,22 @@ func TestCaptureHead(t *testing.T) {
 		}
 	}
 }
+
+// A box that could not be made ends its captures, and the next attempt's output
+// must be streamed whole all the same.
+func TestCaptureAfterAnAttemptThatFailed(t *testing.T) {
+	reader := &slowWriter{release: make(chan struct{})}
+	close(reader.release)
+	c := NewCapture(tempFile(t), reader)
+	defer c.Close()
+	c.finish()
+	for range 100 {
+		c.write([]byte("line\n"))
+		time.Sleep(100 * time.Microsecond) // so that the reader catches up
+	}
+	c.finish()
+	c.Flush()
+	if reader.Len() != 500 {
+		t.Errorf("%d bytes streamed of 500", reader.Len())
+	}
+}

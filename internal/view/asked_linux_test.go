@@ -242,6 +242,19 @@ func TestWholeRoot(t *testing.T) {
 		}
 	}
 
+	// A configuration behind a link of the host's home: written where it leads.
+	linked := wholeHost(t, "/home/ann/dot/config/git/")
+	if err := os.RemoveAll(linked.root + "/home/ann/.config"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("dot/config", linked.root+"/home/ann/.config"); err != nil {
+		t.Fatal(err)
+	}
+	put(t, linked, "/home/ann/dot/config/git/config", "[user]\nname = Ann\n[credential]\nhelper = x\n")
+	if v, err := Look(linked); err != nil || len(v.Files) != 1 || v.Files[0].Path != "/home/ann/dot/config/git/config" {
+		t.Errorf("files %v, %v", v.Files, err)
+	}
+
 	h.Nested = true
 	h.Refused = []string{"/srv"}
 	h.mounts = []string{"/", "/data/mnt/disk"}

@@ -63,6 +63,13 @@ func (s *sight) configure() {
 		if !ok || !inside(path, s.Home) || path == s.Home || s.inWorkspace(path) || s.shownAsAsked(real) || s.StateDir != "" && inside(path, s.StateDir) {
 			continue
 		}
+		// Where the home is the host's, a link on the way is the host's too.
+		if parent, ok := s.files.real(filepath.Dir(path)); ok && s.part(parent) != nil {
+			path = filepath.Join(parent, filepath.Base(path))
+		}
+		if slices.ContainsFunc(s.shows, func(x Show) bool { return inside(path, x.Path) && !s.isPart(x.Path) }) {
+			continue // what the user asked to see is seen as it is, less its secrets
+		}
 		text, ok := s.read(real)
 		if !ok {
 			continue

@@ -36,6 +36,10 @@ func (s *sight) part(path string) *Part {
 	return found
 }
 
+func (s *sight) isPart(path string) bool {
+	return slices.ContainsFunc(s.parts, func(p Part) bool { return p.Path == path })
+}
+
 // absent reports whether a layer takes a path away.
 func (s *sight) absent(path string) bool {
 	p := s.part(path)

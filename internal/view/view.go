@@ -224,6 +224,7 @@ type sight struct {
 	also       []string // real paths that are secrets by their content
 	parts      []Part
 	dirs       int      // in the layers of parts
+	pseudo     []string // mount points of the kernel's own file systems
 	bare       []string // directories that are made anew, and filled from the host's
 	refused    []string
 	configured []File

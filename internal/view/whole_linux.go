@@ -64,7 +64,7 @@ func (s *sight) list(dir string) []string {
 // something is mounted further down, which the kernel refuses to let an
 // ordinary user cover.
 func (s *sight) showPart(path string) {
-	if s.kept(path) || s.inWorkspace(path) {
+	if s.kept(path) || s.inWorkspace(path) || slices.Contains(s.pseudo, path) {
 		return
 	}
 	st, ok := s.stat(path)
@@ -302,7 +302,7 @@ func (s *sight) mountsBelow(dir string) []string {
 	if s.mounts == nil {
 		s.mounts = []string{}
 		if s.root == "" {
-			s.mounts = readMounts()
+			s.mounts, s.pseudo = readMounts()
 		}
 	}
 	var below []string
@@ -315,17 +315,29 @@ func (s *sight) mountsBelow(dir string) []string {
 	return below
 }
 
-func readMounts() []string {
+// pseudoTypes are file systems that hold no files but the kernel's and its
+// services'. A chroot on the host has them in odd places.
+var pseudoTypes = []string{
+	"proc", "sysfs", "cgroup", "cgroup2", "devtmpfs", "devpts", "mqueue", "debugfs", "tracefs", "securityfs", "bpf", "fusectl", "configfs", "pstore", "efivarfs", "autofs", "binfmt_misc", "nsfs", "rpc_pipefs", "nfsd", "selinuxfs", "hugetlbfs",
+}
+
+// readMounts lists the mount points of the host, and those of them that are of
+// the kernel's own file systems.
+func readMounts() (points, pseudo []string) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	var points []string
 	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) > 4 {
-			points = append(points, unescape.Replace(f[4]))
+		before, after, _ := strings.Cut(line, " - ")
+		if f := strings.Fields(before); len(f) > 4 {
+			point := unescape.Replace(f[4])
+			points = append(points, point)
+			if kind, _, _ := strings.Cut(after, " "); slices.Contains(pseudoTypes, kind) {
+				pseudo = append(pseudo, point)
+			}
 		}
 	}
-	return points
+	return points, pseudo
 }

@@ -27,6 +27,7 @@ func TestPathsOfThePolicy(t *testing.T) {
 	plant(t, filepath.Join(w.Home, ".aws", "credentials"), "named\n")
 	plant(t, filepath.Join(w.Home, ".config", "gh", "hosts.yml"), marker)
 	plant(t, filepath.Join(w.Home, ".config", "tool", "conf"), "tool's\n")
+	plant(t, filepath.Join(w.Home, ".config", "git", "config"), "[credential]\nhelper = "+marker+"\n")
 	before := lab.Snapshot(t, w.Home)
 	hostData := lab.Snapshot(t, data)
 
@@ -45,9 +46,9 @@ func TestPathsOfThePolicy(t *testing.T) {
 	if out.Stdout != "named\n.aws\n" || !strings.Contains(strings.Join(out.Notes, "\n"), "although it is a secret") {
 		t.Errorf("--read of a secret: %q, notes %q", out.Stdout, out.Notes)
 	}
-	out, r = w.JSON("--read", "~/.config", "--", "sh", "-c", "cat ~/.config/tool/conf; ls -A ~/.config/gh")
+	out, r = w.JSON("--read", "~/.config", "--", "sh", "-c", "cat ~/.config/tool/conf; ls -A ~/.config/gh ~/.config/git | grep .; grep -r "+marker+" ~; true")
 	w.Want(r, 0)
-	if out.Stdout != "tool's\n" || !strings.Contains(strings.Join(out.Notes, "\n"), ".config/gh") {
+	if !strings.HasPrefix(out.Stdout, "tool's\n") || strings.Contains(out.Stdout, marker) || !strings.Contains(strings.Join(out.Notes, "\n"), ".config/gh") {
 		t.Errorf("--read around a secret: %q, notes %q", out.Stdout, out.Notes)
 	}
 	out, r = w.JSON("--write", "~/.config", "--hide", "~/.config/tool", "--", "sh", "-c", "echo x > ~/.config/mine && cat ~/.config/mine; cat ~/.config/tool/conf ~/.config/gh/hosts.yml")

@@ -69,24 +69,24 @@ in"
 		{"git in XDG's place", "/home/ann/.config/git/config", "[user]\nname=A\n", "[user]\n\tname = \"A\"\n"},
 		{"git's ignored files", "/home/ann/.config/git/ignore", ".DS_Store\nghp_0123456789abcdef0123\n*.swp\n", ".DS_Store\n*.swp\n"},
 		{"a name with a token", "/home/ann/.gitconfig", "[user]\nname = ghp_0123456789abcdef0123\nemail = a@b\n", "[user]\n\temail = \"a@b\"\n"},
-		{"npm", "/home/ann/.npmrc", `registry=https://registry.example.com/
-@corp:registry=https://npm.corp.example.com/
+		{"npm", "/home/ann/.npmrc", `registry=HTTPS://registry.example.com/
+@corp:registry=HTTPS://npm.corp.example.com/
 //npm.corp.example.com/:_authToken=npm_0123456789abcdefghij
 //npm.corp.example.com/:_password="aHVudGVyMg=="
 _auth=YW5uOmh1bnRlcjI=
 ; comment
-@other:registry = https://ann:hunter2@npm.example.com/
+@other:registry = HTTPS://ann:hunter2@npm.example.com/
 save-exact = true
-//x/:registry=https://sneaky.example.com/
+//x/:registry=HTTPS://sneaky.example.com/
 email=ann@example.com
 proxy=http://ann:pw@proxy
 https-proxy=http://proxy:3128
 cafile=/home/ann/ca.pem
 registry=${REG}
-`, "registry=https://registry.example.com/\n@corp:registry=https://npm.corp.example.com/\nsave-exact=true\nhttps-proxy=http://proxy:3128\n"},
+`, "registry=HTTPS://registry.example.com/\n@corp:registry=HTTPS://npm.corp.example.com/\nsave-exact=true\nhttps-proxy=http://proxy:3128\n"},
 		{"yarn", "/home/ann/.yarnrc.yml", "nodeLinker: node-modules\nnpmAuthToken: \"x\"\nnpmScopes:\n  corp:\n    npmAuthToken: y\nnpmRegistryServer: \"https://r.example.com\"\nenableTelemetry: false\n", "nodeLinker: node-modules\nnpmRegistryServer: \"https://r.example.com\"\nenableTelemetry: false\n"},
-		{"pip", "/home/ann/.config/pip/pip.conf", "[global]\nindex-url = https://u:p@a.example.com/simple\nextra-index-url =\n    https://b.example.com/simple\n    https://__token__:x@c.example.com/simple\ntimeout = 60\ncert = /home/ann/ca.pem\n[install]\nbreak-system-packages = true\n", "[global]\nextra-index-url =\n    https://b.example.com/simple\ntimeout =\n    60\n[install]\nbreak-system-packages =\n    true\n"},
-		{"pip of old", "/home/ann/.pip/pip.conf", "[global]\nno-cache-dir = 1\nindex-url = https://a.example.com/simple\n", "[global]\nindex-url =\n    https://a.example.com/simple\n"},
+		{"pip", "/home/ann/.config/pip/pip.conf", "[global]\nindex-url = HTTPS://u:p@a.example.com/simple\nextra-index-url =\n    https://b.example.com/simple\n    https://__token__:x@c.example.com/simple\ntimeout = 60\ncert = /home/ann/ca.pem\n[install]\nbreak-system-packages = true\n", "[global]\nextra-index-url =\n    https://b.example.com/simple\ntimeout =\n    60\n[install]\nbreak-system-packages =\n    true\n"},
+		{"pip of old", "/home/ann/.pip/pip.conf", "[global]\nno-cache-dir = 1\nindex-url = HTTPS://a.example.com/simple\n", "[global]\nindex-url =\n    HTTPS://a.example.com/simple\n"},
 		{"cargo", "/home/ann/.cargo/config.toml", `[build]
 jobs = 4 # cores
 rustc-wrapper = "sccache"
@@ -148,7 +148,7 @@ func TestConfigIsNotReadWhereItMustNot(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = os.Remove(h.root + "/home/ann/.npmrc")
-	put(t, h, "/home/ann/Documents/rc", "registry=https://planted.example.com/\n")
+	put(t, h, "/home/ann/Documents/rc", "registry=HTTPS://planted.example.com/\n")
 	for link, target := range map[string]string{"/home/ann/.npmrc": "src/app/rc", "/home/ann/src/app/rc": "../../Documents/rc"} {
 		if err := os.Symlink(target, h.root+link); err != nil { // the workspace chooses where that leads
 			t.Fatal(err)
@@ -175,7 +175,7 @@ func TestConfigIsNotReadWhereItMustNot(t *testing.T) {
 func TestSystemConfigWithAToken(t *testing.T) {
 	h := testHost(t, systemPath)
 	put(t, h, "/etc/gitconfig", "[url \"https://oauth2:glpat-0123456789abcdef@gitlab.com\"]\ninsteadOf = https://gitlab.com\n[user]\nname = System\n")
-	put(t, h, "/etc/pip.conf", "[global]\nindex-url = https://pypi.example.com/simple\n")
+	put(t, h, "/etc/pip.conf", "[global]\nindex-url = HTTPS://pypi.example.com/simple\n")
 	put(t, h, "/etc/environment", "PATH=/usr/bin\nDEPLOY_TOKEN=abcdefgh\n")
 	put(t, h, "/home/ann/.gitconfig", "[user]\nemail = ann@example.com\n")
 	h.User = User{UID: uint32(os.Geteuid())}
@@ -210,7 +210,7 @@ var onAllowlist = map[string]struct {
 // secret, and each is a section, or a setting on the list.
 func FuzzConfig(f *testing.F) {
 	for _, seed := range []string{
-		"[user]\nname = a\n[credential]\nhelper = x\n", "[a \"b]\\\"\"]\nc = \"d\\\ne\"", "registry=https://a:b@c/\n@x:registry=https://c/\n", "a: b\n c: d\nnodeLinker: x\n",
+		"[user]\nname = a\n[credential]\nhelper = x\n", "[a \"b]\\\"\"]\nc = \"d\\\ne\"", "registry=HTTPS://a:b@c/\n@x:registry=HTTPS://c/\n", "a: b\n c: d\nnodeLinker: x\n",
 		"[global]\nindex-url =\n  https://a:b@c\n  https://c\n", "[build]\njobs = 1\n[[index]]\nurl = \"x\"\n[registries.\"a.b\"]\nindex = 'https://x'\n", "key = \"\"\"\n[build]\njobs = 2\n\"\"\"\n", "[user]\nname = AKIA0123456789ABCDEF\n\x00\xff=\n[x",
 	} {
 		f.Add(seed)

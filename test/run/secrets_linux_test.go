@@ -26,9 +26,9 @@ var homeOfSecrets = map[string]string{
 	".netrc": "machine x login y password %s\n", ".git-credentials": "https://ann:%s@github.com\n", ".config/git/credentials": "https://ann:%s@github.com\n", ".config/gh/hosts.yml": "oauth_token: %s\n", ".config/glab-cli/config.yml": "token: %s\n", ".config/hub": "oauth_token: %s\n",
 	".docker/config.json": `{"auths":{"x":{"auth":"%s"}}}`, ".config/containers/auth.json": `{"auths":{"x":{"auth":"%s"}}}`,
 	".gitconfig": "[user]\n\tname = Ann Author\n\temail = ann@example.com\n[credential]\n\thelper = \"!echo password=%[1]s\"\n[url \"https://x:%[1]s@github.com/\"]\n\tinsteadOf = https://github.com/\n[http]\n\textraheader = Authorization: Basic %[1]s\n[github]\n\ttoken = %[1]s\n",
-	".npmrc":     "registry=https://registry.example.com/\n//registry.example.com/:_authToken=%[1]s\n_password=%[1]s\n@x:registry=https://ann:%[1]s@npm.example.com/\n",
+	".npmrc":     "registry=HTTPS://registry.example.com/\n//registry.example.com/:_authToken=%[1]s\n_password=%[1]s\n@x:registry=HTTPS://ann:%[1]s@npm.example.com/\n",
 	".yarnrc":    "\"//registry/:_authToken\" \"%s\"\n", ".yarnrc.yml": "nodeLinker: node-modules\nnpmAuthToken: \"%s\"\n", ".bunfig.toml": "[install]\nexact = true\nregistry = { url = \"https://r\", token = \"%s\" }\n", ".pypirc": "[pypi]\npassword = %s\n",
-	".pip/pip.conf": "[global]\nindex-url = https://ann:%s@pypi.example.com/simple\n", ".config/pip/pip.conf": "[global]\ntimeout = 7\nextra-index-url =\n  https://ann:%s@pypi.example.com/simple\n", ".config/uv/uv.toml": "link-mode = \"copy\"\n[[index]]\nurl = \"https://ann:%s@pypi.example.com/simple\"\n", ".local/share/uv/credentials/credentials.toml": "password = \"%s\"\n",
+	".pip/pip.conf": "[global]\nindex-url = HTTPS://ann:%s@pypi.example.com/simple\n", ".config/pip/pip.conf": "[global]\ntimeout = 7\nextra-index-url =\n  https://ann:%s@pypi.example.com/simple\n", ".config/uv/uv.toml": "link-mode = \"copy\"\n[[index]]\nurl = \"https://ann:%s@pypi.example.com/simple\"\n", ".local/share/uv/credentials/credentials.toml": "password = \"%s\"\n",
 	".config/pypoetry/auth.toml": "password = \"%s\"\n", ".condarc": "channels: [https://ann:%s@conda]\n", ".gem/credentials": ":rubygems_api_key: %s\n", ".bundle/config": "BUNDLE_X: \"u:%s\"\n", ".cargo/credentials.toml": "[registry]\ntoken = \"%s\"\n", ".cargo/credentials": "[registry]\ntoken = \"%s\"\n",
 	".cargo/config.toml": "[build]\njobs = 3\n[registries.corp]\nindex = \"https://cargo.example.com\"\ntoken = \"%s\"\n", ".m2/settings.xml": "<password>%s</password>", ".gradle/gradle.properties": "signing.password=%s\n", ".nuget/NuGet/NuGet.Config": "<add key=\"ClearTextPassword\" value=\"%s\" />", ".composer/auth.json": `{"github-oauth":{"github.com":"%s"}}`,
 	".config/composer/auth.json": `{"http-basic":"%s"}`, ".hex/hex.config": "{api_key,<<\"%s\">>}.", ".sbt/.credentials": "password=%s\n", ".pub-cache/credentials.json": `{"accessToken":"%s"}`,
@@ -115,7 +115,7 @@ func TestNoSecretIsFound(t *testing.T) {
 				t.Errorf("found in the box:\n%s", r.Stdout)
 			}
 			r = w.Box(append(subprocess, "--", "sh", "-c", `git config user.name; git config user.email; git config --global --list | grep -c helper; cat ~/.npmrc ~/.config/pip/pip.conf; [ -e ~/.ssh ] || echo absent; cat ~/notes.txt`)...)
-			want := "Ann Author\nann@example.com\n0\nregistry=https://registry.example.com/\n[global]\ntimeout =\n    7\nabsent\n"
+			want := "Ann Author\nann@example.com\n0\nregistry=HTTPS://registry.example.com/\n[global]\ntimeout =\n    7\nabsent\n"
 			if profile == "whole-root" {
 				want += "plain notes\n"
 			}

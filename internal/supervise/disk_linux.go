@@ -58,7 +58,8 @@ func machineDirtied() int64 {
 }
 
 // look tells whether the limit is passed, and when to look again. When pid1 is 0
-// the box has ended.
+// the box has ended: then it walks in any case, since others may have freed what
+// the box took.
 func (d *Disk) look(pid1 int, stopped *atomic.Bool) (over bool, wait time.Duration) {
 	space := d.space()
 	fell := max(d.walked.bytes-space.bytes, space.dirtied-d.walked.dirtied)
@@ -66,9 +67,9 @@ func (d *Disk) look(pid1 int, stopped *atomic.Bool) (over bool, wait time.Durati
 	left, leftFiles := d.Bytes-(d.now.bytes-d.base.bytes), d.Files-(d.now.files-d.base.files)
 	due := d.Bytes > 0 && fell > left/2 || d.Files > 0 && fewer > leftFiles/2
 	// Such a file system does not say how many inodes it has left.
-	due = due || d.Files > 0 && space.dirtied > d.walked.dirtied && (pid1 == 0 || time.Now().After(d.soon))
+	due = due || d.Files > 0 && space.dirtied > d.walked.dirtied && time.Now().After(d.soon)
 	wait = d.pause(left, leftFiles)
-	if !due && time.Now().Before(d.next) {
+	if !due && pid1 != 0 && time.Now().Before(d.next) {
 		return false, wait
 	}
 	began := time.Now()
@@ -240,6 +241,9 @@ func (w *walker) entries(fd int) (below []string, err error) {
 	var buf [32 << 10]byte
 	for {
 		n, err := unix.ReadDirent(fd, buf[:])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
 		if err != nil || n <= 0 {
 			return below, nil // it has gone
 		}

@@ -91,8 +91,7 @@ func TestCoreDumps(t *testing.T) {
 // Hutch itself meets a full disk with one line, and nothing is promoted.
 func TestFullStateDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Log("only root can make a file system that is full")
-		return
+		t.Skip("only root can make a file system that is full")
 	}
 	w := newWorld(t, lab.Strategy{})
 	if err := unix.Mount("none", w.State, "tmpfs", 0, "size=1m"); err != nil {

@@ -51,7 +51,7 @@ func TestForkBomb(t *testing.T) {
 			out, r := w.JSON("--timeout", "1s", "--", "sh", "-c", bomb)
 			ended(t, w, out, r, "timeout", 124)
 			t.Logf("uid %d: ended %.0f ms after the deadline", owner, out.DurationMS-1000)
-			if out.DurationMS > 20_000 {
+			if out.DurationMS > 60_000 {
 				t.Errorf("took %v ms under a deadline of 1 s", out.DurationMS)
 			}
 		})
@@ -108,7 +108,7 @@ func TestRootWithoutCgroups(t *testing.T) {
 	}
 	out, r = withoutCgroups(t, w, "--timeout", "1s", "--", "sh", "-c", bomb)
 	ended(t, w, out, r, "timeout", 124)
-	if out.DurationMS > 20_000 {
+	if out.DurationMS > 60_000 {
 		t.Errorf("a fork bomb took %v ms under a deadline of 1 s", out.DurationMS)
 	}
 }

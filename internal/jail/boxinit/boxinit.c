@@ -916,6 +916,12 @@ static char *next_string(char **at, char *end)
 }
 
 static long main_pid;
+static u64 began;
+
+// Whether packets may have tried to leave. To look takes a tenth of a millisecond:
+// not after a command that succeeded at once.
+static int look_for_traffic = 1;
+enum { SHORT_NS = 10000000 };
 
 // The body of a start message: u32 argc, envc, foreground, 0; then cwd, the
 // search path, the arguments and the environment as strings.
@@ -953,7 +959,7 @@ static void do_start(const int *fds, int count)
 	start.in = count == 4 ? fds[3] : (int)must(sys(openat, AT_FDCWD_, "/dev/null", O_CLOEXEC_, 0), "/dev/null");
 	start.foreground = (int)foreground;
 	start.failure = 0;
-	u64 began = now();
+	began = now();
 	start.listener = -1;
 	draw_nonce();
 	unsigned long flags = CLONE_VM | CLONE_VFORK | SIGCHLD_ | (told.program.len ? CLONE_FILES : 0);
@@ -1004,7 +1010,9 @@ static int reap(void)
 		if (pid == main_pid) {
 			main_pid = 0;
 			ended = 1;
-			report(REP_EXITED, 0, 0, (u64)(u32)status, now(), (u64)ru.utime_sec * 1000000 + (u64)ru.utime_usec,
+			u64 end = now();
+			look_for_traffic = status != 0 || end - began >= SHORT_NS;
+			report(REP_EXITED, 0, 0, (u64)(u32)status, end, (u64)ru.utime_sec * 1000000 + (u64)ru.utime_usec,
 				(u64)ru.stime_sec * 1000000 + (u64)ru.stime_usec, -1);
 		}
 	}
@@ -1050,7 +1058,7 @@ static void end_box(void)
 		mover_finish();
 	}
 	report_refusals(1);
-	if (own_network)
+	if (own_network && look_for_traffic)
 		report_traffic();
 	leave(0);
 }

@@ -46,7 +46,7 @@ const (
 	Serve                         // A: ServeOneShot
 	RAMLayer                      // A: mode, B: uid<<32|gid, C: tag of the descriptor sent; strings: tmpfs options
 	BoundCaps                     // empty bounding set, locked securebits; before IDs
-	Rebind                        // bind a part of the hidden mount; A: mode to make it with, or 0, B: uid<<32|gid; strings: part, path
+	Rebind                        // bind a part of the hidden mount; A: mode to make it with, or 0, B: uid<<32|gid, C: MOUNT_ATTR_*; strings: part, path
 	Commands                      // filters that commands carry besides; A: bytes of the one that tells PID 1, B: bytes of the one that tells nobody, C: Commands*; raw: both struct sock_filter[]
 	OOMScore                      // A: what is added to the badness of the box for the kernel's OOM killer, unless it has more
 	Personality                   // A: persona, as of personality(2); before Seccomp

@@ -58,7 +58,7 @@ func TestPlanIsInTheOrderTheKernelDemands(t *testing.T) {
 		order := []int{
 			find(t, ops, plan.Unshare, ""), find(t, ops, plan.Fork, ""), find(t, ops, plan.Root, ""),
 			find(t, ops, plan.Rebind, "/tmp"), find(t, ops, plan.ReadOnly, "/proc/sys"), find(t, ops, plan.Bind, "/usr"), find(t, ops, plan.Rebind, "/home/u"),
-			find(t, ops, plan.Bind, "/home/u/.pyenv"), find(t, ops, plan.Bind, "/tmp/tools"),
+			find(t, ops, plan.Rebind, "/home/u/.pyenv"), find(t, ops, plan.Bind, "/tmp/tools"),
 			find(t, ops, plan.Overlay, "/home/u/project"), find(t, ops, plan.Mask, "/home/u/project/.hutch"), find(t, ops, plan.Mask, "/etc/shadow"),
 			find(t, ops, plan.Pivot, ""), find(t, ops, plan.MaxUserNS, ""), find(t, ops, plan.BoundCaps, ""),
 			find(t, ops, plan.DropCaps, ""), find(t, ops, plan.LandlockApply, ""), find(t, ops, plan.Seccomp, ""), find(t, ops, plan.Assert, ""), find(t, ops, plan.Serve, ""),
@@ -93,6 +93,10 @@ func TestCachesOfTheHomeShareOneOverlay(t *testing.T) {
 		if at := find(t, ops, plan.Rebind, path); at < hidden || ops[at].A != 0 {
 			t.Errorf("%s stands at %d, its overlay at %d", path, at, hidden)
 		}
+	}
+	// Read-only, but of the same overlay: a socket in it is none any more.
+	if at := find(t, ops, plan.Rebind, "/home/u/.pyenv"); at < hidden || ops[at].C != attrSystem {
+		t.Errorf(".pyenv stands at %d with attributes %#x", at, ops[at].C)
 	}
 	b.ApartCaches, b.CacheDirs = true, []string{"/state/cache0", "/state/cache1"}
 	if n := b.Caches(); n != 2 {

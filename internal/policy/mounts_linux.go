@@ -26,15 +26,19 @@ func (b *Box) mounts(p *plan.Plan) error {
 		p.Add(plan.Overlay, attrData, 0, 0, lower, filepath.Join(dir, "upper"), filepath.Join(dir, "work"), path, b.overlayOptions())
 		return nil
 	}
-	home := b.homeCaches()
+	home := b.homeShows()
 	show := func(s view.Show) error {
 		switch part := b.part(s.Path); {
 		case part >= 0:
 			b.layer(p, part)
+		case slices.Contains(home, s.Path):
+			attr := uint64(0)
+			if s.Mode != view.CopyOnWrite {
+				attr = attrSystem
+			}
+			p.Add(plan.Rebind, 0, 0, attr, strings.TrimPrefix(s.Path, b.Home+"/"), s.Path)
 		case s.Mode != view.CopyOnWrite:
 			p.Add(plan.Bind, attrSystem, plan.BindOptional, 0, s.Path, s.Path)
-		case slices.Contains(home, s.Path):
-			p.Add(plan.Rebind, 0, 0, 0, strings.TrimPrefix(s.Path, b.Home+"/"), s.Path)
 		default:
 			return overlay(s.Path, s.Path)
 		}
@@ -192,29 +196,44 @@ func (b *Box) owned() uint64 {
 	return 0
 }
 
-// homeCaches lists the caches that share one overlay over the whole home, of
-// which only they are shown: an overlay costs a dozen directories made and
-// removed, a bind mount next to nothing.
-func (b *Box) homeCaches() []string {
+// homeShows lists what is shown of the home from one overlay over the whole of
+// it: an overlay costs a dozen directories made and removed, a bind mount next
+// to nothing. What is read-only is among it too, since a socket that is bound
+// can be connected to, and one in an overlay cannot: its inode is another.
+func (b *Box) homeShows() []string {
 	var paths []string
+	if b.ApartCaches {
+		return nil
+	}
+	mount, shown := mountID(b.Home), b.homeShown()
 	for _, s := range b.Show {
-		if s.Mode == view.CopyOnWrite && within(s.Path, b.Home) && !within(s.Path, b.Workspace) && !b.ApartCaches && b.part(s.Path) < 0 {
+		if within(s.Path, b.Home) && s.Path != b.Home && !within(s.Path, b.Workspace) && (s.Mode == view.CopyOnWrite || !shown && mountID(s.Path) == mount) && b.part(s.Path) < 0 {
 			paths = append(paths, s.Path)
 		}
 	}
 	return paths
 }
 
+// mountID tells mounts apart: an overlay does not show what is mounted in its
+// lower directory.
+func mountID(path string) uint64 {
+	var st unix.Statx_t
+	if unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID, &st) != nil || st.Mask&unix.STATX_MNT_ID == 0 {
+		return 0
+	}
+	return st.Mnt_id
+}
+
 // Caches returns how many CacheDirs the box needs.
 func (b *Box) Caches() int {
-	shared := len(b.homeCaches())
-	apart := -shared
+	home := b.homeShows()
+	need := min(len(home), 1)
 	for _, s := range b.Show {
-		if s.Mode == view.CopyOnWrite && !within(s.Path, b.Workspace) && b.part(s.Path) < 0 {
-			apart++
+		if s.Mode == view.CopyOnWrite && !within(s.Path, b.Workspace) && !slices.Contains(home, s.Path) && b.part(s.Path) < 0 {
+			need++
 		}
 	}
-	return apart + min(shared, 1)
+	return need
 }
 
 // ownDirs makes the directories between HOME and path the user's own; mount

@@ -4,6 +4,7 @@ import (
 	"hash/fnv"
 	"math/rand"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,7 +34,7 @@ func TestAttacks(t *testing.T) {
 		hash.Write([]byte(a.name))
 		draw := rand.New(rand.NewSource(seed ^ int64(hash.Sum64())))
 		t.Run(a.name, func(t *testing.T) {
-			users := whos()
+			users := slices.DeleteFunc(whos(), func(u who) bool { return u.name == a.notAs })
 			strategies := lab.Strategies(t)
 			if !a.strategies {
 				strategies = strategies[:1]

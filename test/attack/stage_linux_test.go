@@ -166,29 +166,6 @@ func (st *stage) hear(what string) {
 // listen puts listeners where a box might reach them.
 func (st *stage) listen() {
 	t := st.t
-	serve := func(what string, l net.Listener, err error) net.Listener {
-		t.Helper()
-		must(t, err)
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				st.hear("a connection to " + what)
-				go func() {
-					c.SetDeadline(time.Now().Add(5 * time.Second))
-					text, _ := io.ReadAll(c)
-					c.Close()
-					if len(text) > 0 {
-						st.hear(fmt.Sprintf("%d bytes at %s", len(text), what))
-					}
-				}()
-			}
-		}()
-		st.teardown = append(st.teardown, func() { l.Close() })
-		return l
-	}
 	hearPackets := func(what string, c net.PacketConn, err error) {
 		t.Helper()
 		must(t, err)
@@ -205,26 +182,19 @@ func (st *stage) listen() {
 		}()
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	tcp := serve("a port of the host's loopback", l, err)
+	tcp := st.accept("a port of the host's loopback", l, err)
 	_, port, _ := net.SplitHostPort(tcp.Addr().String())
 	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
 	hearPackets("a UDP port of the host's loopback", udp, err)
 	_, udpPort, _ := net.SplitHostPort(udp.LocalAddr().String())
 	abstract := "@hutch-" + st.id
 	l, err = net.Listen("unix", abstract)
-	serve("an abstract socket", l, err)
+	st.accept("an abstract socket", l, err)
 	dgram, err := net.ListenPacket("unixgram", abstract)
 	hearPackets("an abstract datagram socket", dgram, err)
 	// Sockets by path: in the workspace, deep in it, in the home, beside.
 	for i, path := range []string{filepath.Join(st.Dir, "docker.sock"), filepath.Join(st.Dir, "tree", "agent.sock"), filepath.Join(st.Home, "agent.sock"), filepath.Join(st.beside, "d.sock")} {
-		if len(path) > 100 { // sun_path
-			t.Fatalf("%s is too long for a socket's path", path)
-		}
-		l, err = net.Listen("unix", path)
-		serve(filepath.Base(path), l, err)
-		os.Chmod(path, 0o777)
-		os.Chown(path, st.who.uid, st.who.uid)
-		st.param("socket%d=%s", i, path)
+		st.serve(filepath.Base(path), path, i)
 	}
 	st.param("port=%s", port)
 	st.param("udp=%s", udpPort)
@@ -237,6 +207,44 @@ func (st *stage) listen() {
 			}
 		}
 	}
+}
+
+// accept notes every connection and byte that a listener gets.
+func (st *stage) accept(what string, l net.Listener, err error) net.Listener {
+	st.t.Helper()
+	must(st.t, err)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			st.hear("a connection to " + what)
+			go func() {
+				c.SetDeadline(time.Now().Add(5 * time.Second))
+				text, _ := io.ReadAll(c)
+				c.Close()
+				if len(text) > 0 {
+					st.hear(fmt.Sprintf("%d bytes at %s", len(text), what))
+				}
+			}()
+		}
+	}()
+	st.teardown = append(st.teardown, func() { l.Close() })
+	return l
+}
+
+// serve listens at a path, and tells the attack of it.
+func (st *stage) serve(what, path string, index int) {
+	st.t.Helper()
+	if len(path) > 100 { // sun_path
+		st.t.Fatalf("%s is too long for a socket's path", path)
+	}
+	l, err := net.Listen("unix", path)
+	st.accept(what, l, err)
+	must(st.t, os.Chmod(path, 0o777))
+	must(st.t, os.Chown(path, st.who.uid, st.who.uid))
+	st.param("socket%d=%s", index, path)
 }
 
 const (

@@ -21,6 +21,7 @@ type attack struct {
 	changes    []string // what the snapshot of the canaries may show changed
 	seldom     bool     // takes long: not in the sample
 	keeps      bool     // hutch keeps something of it on purpose
+	notAs      string   // a user as whom it is not held, which docs/security.md says
 	setup      func(st *stage)
 	verdict    func(a *account) (string, string) // nil: account.judge
 	// watchMemory looks at how much memory hutch itself takes.
@@ -52,6 +53,7 @@ const (
 	aboutNeighbours = "neighbours"
 	aboutDenial     = "denial"
 	aboutPromotion  = "promotion"
+	aboutPolicy     = "policy"
 )
 
 var unguarded = guard{bare: true}
@@ -60,8 +62,14 @@ var unguarded = guard{bare: true}
 // an ordinary user by itself.
 var rootOnly = guard{bare: true, root: "the kernel refuses an ordinary user by itself"}
 
+// The steps of a plan that make up its two walls.
+const (
+	filters  = "seccomp,filter of commands"
+	landlock = "landlock,landlock path,landlock port,landlock apply"
+)
+
 func filterOff(more ...string) guard {
-	return guard{without: strings.Join(append([]string{"seccomp"}, more...), ",")}
+	return guard{without: strings.Join(append([]string{filters}, more...), ",")}
 }
 
 // attacks is the table.
@@ -102,8 +110,9 @@ var attacks = []attack{
 	{name: "every-number", kind: aboutKernel, guard: guard{none: "it only looks whether any number upsets the box"}},
 
 	{name: "unix-abstract", kind: aboutNeighbours, guard: unguarded},
-	{name: "unix-abstract-net", kind: aboutNeighbours, run: "unix-abstract", flags: []string{"--allow-net"}, params: []string{"net=1"}, guard: guard{without: "landlock,landlock path,landlock apply"}},
+	{name: "unix-abstract-net", kind: aboutNeighbours, run: "unix-abstract", flags: []string{"--allow-net"}, params: []string{"net=1"}, guard: guard{without: landlock}},
 	{name: "unix-path", kind: aboutNeighbours, strategies: true, guard: unguarded},
+	{name: "unix-path-shown", kind: aboutNeighbours, run: "unix-path", setup: showSocket, notAs: "owner", guard: unguarded},
 	{name: "unix-path-net", kind: aboutNeighbours, run: "unix-path", flags: []string{"--allow-net"}, guard: unguarded},
 	{name: "ipc-names", kind: aboutNeighbours, guard: guard{without: "ipc"}},
 	{name: "kill-host", kind: aboutNeighbours, guard: unguarded},
@@ -125,6 +134,14 @@ var attacks = []attack{
 	{name: "confuse-init", kind: aboutDenial, verdict: goesOn, guard: unguarded},
 	{name: "deep-and-many", kind: aboutDenial, strategies: true, seldom: true, guard: guard{none: "what is tried is that the clearing ends"}},
 	{name: "cpu-spin", kind: aboutDenial, flags: []string{"--timeout", "1s"}, verdict: timedOut, guard: rootOnly},
+
+	{name: "disk-bomb", kind: aboutDenial, strategies: true, flags: []string{"--disk", "16M"}, verdict: diskBounded, guard: guard{bare: true}},
+	{name: "disk-bomb-ram", kind: aboutDenial, run: "disk-bomb", flags: []string{"--disk", "16M", "--layer", "ram"}, verdict: diskBounded, guard: guard{bare: true}},
+	{name: "inode-bomb", kind: aboutDenial, strategies: true, run: "disk-bomb", params: []string{"files=4000"}, flags: []string{"--files", "500"}, verdict: diskBounded, guard: guard{bare: true}},
+
+	{name: "no-subprocess", kind: aboutPolicy, flags: []string{"--no-subprocess"}, guard: unguarded},
+	{name: "read-only", kind: aboutPolicy, strategies: true, flags: []string{"--read-only"}, guard: guard{bare: true}},
+	{name: "ports", kind: aboutPolicy, flags: []string{"--allow-net", "--connect", "1", "--bind", "1"}, guard: guard{without: landlock + "," + filters}},
 
 	{name: "symlink-out", kind: aboutPromotion, strategies: true, flags: []string{"--commit"}, changes: []string{"ws", "home/.cache"}, verdict: nothingOutside, guard: guard{bare: true, verdict: wroteThrough}},
 	{name: "odd-names", kind: aboutPromotion, strategies: true, flags: []string{"--commit"}, changes: []string{"ws"}, verdict: nothingOutside, guard: guard{bare: true}},
@@ -154,7 +171,21 @@ func plantSetuid(st *stage) {
 	must(st.t, unix.Setxattr(filepath.Join(st.Dir, "fcaps"), "security.capability", capability, 0))
 }
 
-func withoutFilter(st *stage) { st.leaveOut("seccomp") }
+// showSocket puts a listening socket into a part of the home that is shown: what
+// lies beside the user's own programs.
+func showSocket(st *stage) {
+	must(st.t, os.MkdirAll(filepath.Join(st.Home, ".local", "bin"), 0o755))
+	must(st.t, os.MkdirAll(filepath.Join(st.Home, ".local", "lib"), 0o755))
+	must(st.t, os.MkdirAll(filepath.Join(st.Home, ".cache", "go-build"), 0o755))
+	must(st.t, os.WriteFile(filepath.Join(st.Home, ".local", "bin", "own"), []byte("#!/bin/sh\n"), 0o755))
+	st.Env = append(st.Env, "PATH="+filepath.Join(st.Home, ".local", "bin")+":"+os.Getenv("PATH"))
+	st.serve("a socket beside the user's programs", filepath.Join(st.Home, ".local", "lib", "d.sock"), 4)
+	if st.who.uid != os.Getuid() {
+		filepath.WalkDir(st.Home, func(path string, _ os.DirEntry, _ error) error { return os.Lchown(path, st.who.uid, st.who.uid) })
+	}
+}
+
+func withoutFilter(st *stage) { st.leaveOut(filters) }
 
 // secondWall judges an attack on what stands behind the filter: the kernel's
 // own answers are refusals too.
@@ -204,6 +235,23 @@ func bounded(a *account) (string, string) {
 	}
 	if a.out.Status == "memory_exceeded" {
 		return Held, sprint("memory_exceeded, peak %s", mb(a.out.PeakMemoryMB))
+	}
+	if tried := a.find("TRIED"); len(tried) > 0 {
+		return Held, tried[0].what + ": " + tried[0].detail
+	}
+	return Error, "no limit was met: " + a.summary()
+}
+
+// diskBounded: the limit ended it, or the layer was full.
+func diskBounded(a *account) (string, string) {
+	if a.st.unboxed {
+		return a.judge()
+	}
+	if v, why := a.broken(); v != "" {
+		return v, why
+	}
+	if a.out.Status == "disk_exceeded" {
+		return Held, sprint("disk_exceeded after %.0f ms", a.out.DurationMS)
 	}
 	if tried := a.find("TRIED"); len(tried) > 0 {
 		return Held, tried[0].what + ": " + tried[0].detail

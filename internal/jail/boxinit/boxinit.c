@@ -462,7 +462,7 @@ static void do_whiteout(const char *path, u64 flags)
 }
 
 // As do_bind, from a path in the hidden mount, which is made when mode is given.
-static void do_rebind(const char *from, const char *to, u64 mode, u64 owner)
+static void do_rebind(const char *from, const char *to, u64 mode, u64 owner, u64 attr)
 {
 	if (mode) {
 		must(sys(mkdirat, hidden_fd, from, mode), to);
@@ -474,6 +474,7 @@ static void do_rebind(const char *from, const char *to, u64 mode, u64 owner)
 	int source = (int)must(sys(openat2, hidden_fd, from, &how, sizeof how), to);
 	int fd = (int)must(sys(open_tree, source, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH_), to);
 	sys(close, source);
+	set_attr(fd, attr, to);
 	attach(fd, to);
 }
 
@@ -1177,7 +1178,7 @@ static void execute(const struct op *o)
 		do_whiteout(S(0), o->c);
 		return;
 	case OP_REBIND:
-		do_rebind(S(0), S(1), o->a, o->b);
+		do_rebind(S(0), S(1), o->a, o->b, o->c);
 		return;
 	case OP_TMPFS:
 		attach_or_hide((int)must(new_tmpfs(o->a, S(1)), S(0)), S(0));

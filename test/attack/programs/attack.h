@@ -66,6 +66,6 @@ struct attack {
 	void (*run)(void);
 };
 
-extern const struct attack files[], kernel[], neighbours[], denial[], promotion[];
+extern const struct attack files[], kernel[], neighbours[], denial[], promotion[], policy[];
 
 void report(void); // what a box looks like from inside

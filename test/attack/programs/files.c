@@ -170,7 +170,8 @@ static void old_root_reach(void)
 	if (mounts) {
 		const char *state = param("state");
 		if (*state && strstr(mounts, state))
-			line("GOT", "mountinfo", "shows %s", state);
+			// The kernel names the directory that a bind mount is made of.
+			line("SAY", "mountinfo", "shows %s", state);
 		else
 			line("TRIED", "mountinfo", "no path of hutch's own");
 	}

@@ -145,6 +145,10 @@ int main(int argc, char **argv)
 		for (;;)
 			pause();
 	}
+	if (!strcmp(argv[1], "policy-execed")) { // another program than the first
+		line("GOT", "exec", "of itself, as another program");
+		return 0;
+	}
 	if (!strcmp(argv[1], "keep-key")) {
 		long id = *param("remove") ? syscall(SYS_keyctl, 10 /* search */, -4, "user", param("key"), 0) : syscall(SYS_add_key, "user", param("key"), "x", 1, -4);
 		if (id >= 0 && *param("remove"))
@@ -157,7 +161,7 @@ int main(int argc, char **argv)
 		printf("%.23s\n", caps ? caps : "");
 		return 0;
 	}
-	const struct attack *lists[] = {files, kernel, neighbours, denial, promotion};
+	const struct attack *lists[] = {files, kernel, neighbours, denial, promotion, policy};
 	for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
 		for (const struct attack *a = lists[i]; a->name; a++)
 			if (!strcmp(a->name, argv[1])) {

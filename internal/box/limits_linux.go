@@ -21,13 +21,20 @@ func (r *run) limits(b *policy.Box) {
 	l := r.policy
 	b.Memory = l.Memory
 	b.Core = hard(unix.RLIMIT_CORE, l.Core, "core", r)
+	if b.Core == 0 {
+		// 1 also keeps the kernel from starting the program that the host's
+		// core_pattern pipes to (core(5)), as root and outside; 0 does not.
+		if b.Core = 1; !r.privileged {
+			b.Core = atMost(unix.RLIMIT_CORE, 1)
+		}
+	}
 	b.NoFile = hard(unix.RLIMIT_NOFILE, l.OpenFiles, "open_files", r)
 	held := jail.Limits{Memory: l.Memory, Swap: l.Swap, CPUs: l.CPUs, CPUTime: l.CPUTime > 0}
 	if l.Pids > 0 {
 		// Counted for this box alone: in a user namespace of its own (since
 		// Linux 5.14). It refuses a fork before the work for it is done, unlike
 		// a cgroup. PID 1 is not the command's.
-		b.Processes = uint64(l.Pids) + 1
+		b.Processes = atMost(unix.RLIMIT_NPROC, l.Pids+1)
 		if r.trusted { // the kernel does not count processes of the host's uid 0
 			b.PidMax = r.pidMax(l.Pids)
 			if b.PidMax == 0 || l.Pids < fewPids {
@@ -54,15 +61,24 @@ func (r *run) limits(b *policy.Box) {
 	}
 }
 
-// hard returns what a limit of processes can be here: an ordinary user cannot
-// have more than he has himself.
+// hard returns what a limit of processes can be here, and notes where that is
+// less than was asked for.
 func hard(resource int, want int64, key string, r *run) uint64 {
+	got := atMost(resource, want)
+	if got < uint64(max(want, 0)) {
+		r.note("limits.%s: %d is more than this user may have; it is %d", key, want, got)
+	}
+	return got
+}
+
+// atMost returns a limit, or the own hard one where that is lower: in a user
+// namespace not even root can have more.
+func atMost(resource int, want int64) uint64 {
 	var own unix.Rlimit
-	if want <= 0 || unix.Getrlimit(resource, &own) != nil || uint64(want) <= own.Max || r.privileged {
+	if want <= 0 || unix.Getrlimit(resource, &own) != nil {
 		return uint64(max(want, 0))
 	}
-	r.note("limits.%s: %d is more than this user may have; it is %d", key, want, own.Max)
-	return own.Max
+	return min(uint64(want), own.Max)
 }
 
 const (

@@ -16,10 +16,7 @@ func (b *Box) rights(p *plan.Plan) {
 	if b.NoFile > 0 {
 		p.Add(plan.Rlimit, unix.RLIMIT_NOFILE, b.NoFile, b.NoFile)
 	}
-	// 1 also keeps the kernel from starting the program that the host's
-	// core_pattern pipes to (core(5)), as root and outside; 0 does not.
-	core := max(b.Core, 1)
-	p.Add(plan.Rlimit, unix.RLIMIT_CORE, core, core)
+	p.Add(plan.Rlimit, unix.RLIMIT_CORE, b.Core, b.Core)
 	if b.Privileged {
 		p.Add(plan.UserNS, 0, 0, 0)
 	}

@@ -464,7 +464,7 @@ func delegated(dir, top string, wanted []string) (best string, given []string) {
 	for {
 		// Moving a process takes the right to write to the common ancestor's
 		// cgroup.procs as well: dir is that.
-		if unix.Access(dir, unix.W_OK) == nil && unix.Access(filepath.Join(dir, "cgroup.procs"), unix.W_OK) == nil {
+		if unix.Access(dir, unix.W_OK) == nil && unix.Access(filepath.Join(dir, "cgroup.procs"), unix.W_OK) == nil && mayHaveChildren(dir) {
 			if on := enable(dir, wanted); len(on) > len(given) {
 				best, given = dir, on
 			}
@@ -474,6 +474,18 @@ func delegated(dir, top string, wanted []string) (best string, given []string) {
 		}
 		dir = filepath.Dir(dir)
 	}
+}
+
+// mayHaveChildren tells whether groups below a v2 group can hold processes: not
+// where it holds some itself. The kernel refuses the memory controller there
+// (EBUSY), but gives those for threads, and thereby makes every group below one
+// that no process may join (EOPNOTSUPP). The root, which has no type, is free.
+func mayHaveChildren(dir string) bool {
+	if _, err := os.Stat(filepath.Join(dir, "cgroup.type")); errors.Is(err, os.ErrNotExist) {
+		return true
+	}
+	inside, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	return err == nil && len(inside) == 0
 }
 
 // enable gives the children of a v2 group the controllers, and returns those
@@ -487,7 +499,6 @@ func enable(dir string, wanted []string) []string {
 	on := strings.Fields(string(text))
 	var given []string
 	for _, controller := range wanted {
-		// Refused with EBUSY where the group holds processes itself.
 		if slices.Contains(on, controller) || os.WriteFile(control, []byte("+"+controller), 0) == nil {
 			given = append(given, controller)
 		}

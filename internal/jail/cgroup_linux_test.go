@@ -1,6 +1,10 @@
 package jail
 
-import "testing"
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
 
 func TestMountedCgroup(t *testing.T) {
 	const mounts = `22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -28,6 +32,27 @@ func TestKey(t *testing.T) {
 	for name, want := range map[string]int64{"oom_kill": 1, "oom": 2, "max": 0} {
 		if got := key(events, name); got != want {
 			t.Errorf("%s: %d, want %d", name, got, want)
+		}
+	}
+}
+
+// What the kernel does of it is tested in guests (test/vm).
+func TestGroupsThatHoldProcessesHaveNoChildren(t *testing.T) {
+	for _, c := range []struct {
+		procs, kind string
+		want        bool
+	}{{"", "domain\n", true}, {"12\n", "domain\n", false}, {"12\n", "", true}} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(c.procs), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if c.kind != "" { // the root has none
+			if err := os.WriteFile(filepath.Join(dir, "cgroup.type"), []byte(c.kind), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := mayHaveChildren(dir); got != c.want {
+			t.Errorf("processes %q, type %q: %v", c.procs, c.kind, got)
 		}
 	}
 }

@@ -3,18 +3,13 @@ package box
 import (
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
 	"unicode/utf8"
 
-	"golang.org/x/sys/unix"
-
 	"hutch/internal/guard"
-	"hutch/internal/jail"
 	"hutch/internal/outcome"
-	"hutch/internal/plan"
 	"hutch/internal/supervise"
 	"hutch/internal/term"
 )
@@ -128,21 +123,4 @@ func (r *run) record() error {
 	}
 	r.out.Receipt = r.id
 	return nil
-}
-
-// explain adds what to do to the kernel's refusals that users meet.
-func explain(err error) error {
-	var step *jail.StepError
-	if !errors.As(err, &step) {
-		return err
-	}
-	switch {
-	case step.Op == plan.Unshare || step.Op == plan.Map || step.Op == plan.UserNS:
-		return fmt.Errorf("no box can be made here: %w; user namespaces are not allowed: see user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns", err)
-	case errors.Is(err, unix.EOVERFLOW):
-		return fmt.Errorf("%w; the workspace holds files of users or groups that an ordinary user's box cannot map: use --strategy reflink or copy", err)
-	case step.Op == plan.Overlay:
-		return fmt.Errorf("%w; this workspace cannot be an overlay's lower directory (a mount inside it, or a file system that refuses): use --strategy reflink or copy", err)
-	}
-	return fmt.Errorf("no box can be made here: %w", err)
 }

@@ -25,7 +25,7 @@ BOXINIT_SRC := $(wildcard $(BOXINIT_DIR)/*.c $(BOXINIT_DIR)/*.h)
 BOXINIT     := $(BOXINIT_DIR)/boxinit
 
 .DEFAULT_GOAL := help
-.PHONY: help build boxinit deps demo test fmt fmt-check vet lint cross proof attack bench clean
+.PHONY: help build boxinit deps demo test vm fmt fmt-check vet lint cross proof attack bench clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,11 +58,13 @@ fmt-check: ## fail where the Go code is not formatted
 
 vet: boxinit ## go vet for every system we build for
 	GOOS=linux $(GO) vet ./...
+	GOOS=linux $(GO) vet -tags vm ./test/vm/...
 	GOOS=darwin $(GO) vet ./...
 	GOOS=windows $(GO) vet ./...
 
 lint: boxinit build/staticcheck ## staticcheck
 	build/staticcheck ./...
+	build/staticcheck -tags vm ./test/vm/...
 
 build/staticcheck: tools/go.mod tools/go.sum
 	@mkdir -p build
@@ -79,6 +81,9 @@ proof: deps build ## the tests in their long versions
 
 attack: deps build ## make every attack, with its guard and without, and print the table
 	@$(GO) run ./test/attack/table $(TESTFLAGS)
+
+vm: deps build ## hutch's checks on other kernels, in QEMU
+	@$(GO) run ./test/vm $(VMFLAGS)
 
 bench: deps build ## time a cold run, diffs and promotions beside the bare thing
 	@$(GO) run ./bench/cold

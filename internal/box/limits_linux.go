@@ -24,9 +24,7 @@ func (r *run) limits(b *policy.Box) {
 	if b.Core == 0 {
 		// 1 also keeps the kernel from starting the program that the host's
 		// core_pattern pipes to (core(5)), as root and outside; 0 does not.
-		if b.Core = 1; !r.privileged {
-			b.Core = atMost(unix.RLIMIT_CORE, 1)
-		}
+		b.Core = atMost(unix.RLIMIT_CORE, 1)
 	}
 	b.NoFile = hard(unix.RLIMIT_NOFILE, l.OpenFiles, "open_files", r)
 	held := jail.Limits{Memory: l.Memory, Swap: l.Swap, CPUs: l.CPUs, CPUTime: l.CPUTime > 0}

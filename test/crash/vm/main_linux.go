@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hutch/test/lab"
+	"hutch/test/vm/machine"
 )
 
 var (
@@ -54,32 +55,30 @@ func main() {
 	if os.Getenv(inner) == "" {
 		os.Exit(lab.Again("vm", inner, syscall.SIGKILL))
 	}
-	if why, err := depend(*cache); err != nil {
-		fmt.Println("vm: skipped:", why)
+	kernel, err := machine.Fetch(*cache, "6.1")
+	if errors.Is(err, machine.ErrNone) {
+		fmt.Println("vm: skipped:", err)
 		return
 	}
-	if err := host(); err != nil {
+	if err == nil {
+		err = host(kernel)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "vm:", err)
 		os.Exit(1)
 	}
 }
 
-// depend sees that qemu and a kernel are there. The error is for those who lack
-// them for good.
-func depend(dir string) (why string, err error) {
-	out, err := exec.Command("sh", "test/crash/vm/deps.sh", dir).Output()
-	return strings.TrimSpace(string(out)), err
-}
-
-// machine is a virtual machine and its disk.
-type machine struct {
+// subject is a virtual machine and its disk.
+type subject struct {
+	kernel         machine.Kernel
 	dir, image, fs string
 	rnd            *rand.Rand
 	took           time.Duration // a promotion, so far
 	log            strings.Builder
 }
 
-func host() (err error) {
+func host(kernel machine.Kernel) (err error) {
 	dir, err := os.MkdirTemp("", "hutch-crash-vm-")
 	if err != nil {
 		return err
@@ -91,7 +90,7 @@ func host() (err error) {
 		return fmt.Errorf("build the guest: %w: %s", err, out)
 	}
 	for _, fs := range strings.Split(*systems, ",") {
-		m := &machine{dir: dir, image: dir + "/" + fs + ".img", fs: fs, rnd: rand.New(rand.NewPCG(*seed, 0)), took: time.Second}
+		m := &subject{kernel: kernel, dir: dir, image: dir + "/" + fs + ".img", fs: fs, rnd: rand.New(rand.NewPCG(*seed, 0)), took: time.Second}
 		if err := m.prepare(); err != nil {
 			return fmt.Errorf("%s: %w", fs, err)
 		}
@@ -116,7 +115,7 @@ func host() (err error) {
 }
 
 // prepare makes the disk with generation 0 on it, and what the guest boots.
-func (m *machine) prepare() error {
+func (m *subject) prepare() error {
 	size := "128M"
 	switch m.fs {
 	case "xfs":
@@ -135,25 +134,23 @@ func (m *machine) prepare() error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(m.dir+"/disk", []byte(m.fs), 0o644); err != nil {
+	var root machine.Archive
+	if err := m.kernel.Pack(&root); err != nil {
 		return err
 	}
-	if err := os.WriteFile(m.dir+"/passwd", []byte("root:x:0:0::/root:/bin/guest\n"), 0o644); err != nil {
-		return err
+	root.Dir("usr")
+	root.Text("etc/disk", m.fs)
+	root.Text("etc/passwd", "root:x:0:0::/root:/bin/guest\n")
+	for name, from := range map[string]string{"init": m.dir + "/guest", "bin/guest": m.dir + "/guest", "bin/hutch": *binary} {
+		if err := root.File(name, from); err != nil {
+			return err
+		}
 	}
-	files := map[string]string{"init": m.dir + "/guest", "bin/guest": m.dir + "/guest", "bin/hutch": *binary, "etc/disk": m.dir + "/disk", "etc/passwd": m.dir + "/passwd"}
-	modules, err := filepath.Glob(*cache + "/modules/*.ko")
-	if err != nil {
-		return err
-	}
-	for _, path := range modules {
-		files["modules/"+filepath.Base(path)] = path
-	}
-	return initramfs(m.dir+"/initramfs", []string{"bin", "dev", "etc", "modules", "new", "root", "tmp", "usr"}, files)
+	return root.Write(m.dir + "/initramfs")
 }
 
 // mounted lets do look at the disk.
-func (m *machine) mounted(do func(at string) error) error {
+func (m *subject) mounted(do func(at string) error) error {
 	at := m.dir + "/mnt"
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		return err
@@ -176,7 +173,7 @@ func (m *machine) mounted(do func(at string) error) error {
 type tally struct{ kills, within, old, done, recovered int }
 
 // life is one run of the machine, from its start to its kill, and what it left.
-func (m *machine) life(t *tally) error {
+func (m *subject) life(t *tally) error {
 	first, begun, done, err := m.run()
 	if err != nil {
 		return err
@@ -215,7 +212,7 @@ func (m *machine) life(t *tally) error {
 
 // receipts checks the chain. The receipt of a run that promoted nothing is not
 // flushed: the end of the file may be a torn one, until the next is written.
-func (m *machine) receipts(at string) error {
+func (m *subject) receipts(at string) error {
 	_, err := m.hutch(at, "receipts", "verify")
 	if err == nil || !strings.Contains(err.Error(), "the last append was cut short") {
 		return err
@@ -227,7 +224,7 @@ func (m *machine) receipts(at string) error {
 	return err
 }
 
-func (m *machine) hutch(at string, args ...string) (string, error) {
+func (m *subject) hutch(at string, args ...string) (string, error) {
 	bin, err := filepath.Abs(*binary)
 	if err != nil {
 		return "", err
@@ -248,14 +245,9 @@ const boots = 3 * time.Minute
 // run starts the machine and kills it at a random moment of a promotion, or
 // right after. It returns the generation that it found, the last that was begun,
 // and the last that the guest called done.
-func (m *machine) run() (first, begun, done int, err error) {
+func (m *subject) run() (first, begun, done int, err error) {
 	m.log.Reset()
-	cmd := exec.Command("qemu-system-x86_64",
-		"-M", "q35", "-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", "512", "-nodefaults", "-no-user-config", "-no-reboot",
-		"-display", "none", "-serial", "stdio", "-kernel", *cache+"/kernel", "-initrd", m.dir+"/initramfs",
-		"-append", "console=ttyS0 panic=-1 quiet",
-		"-drive", "id=d,if=none,format=raw,cache=writeback,file="+m.image, "-device", "virtio-blk-pci,drive=d")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd := m.kernel.Command(machine.Start{Initramfs: m.dir + "/initramfs", Megabytes: 512, Disks: []machine.Disk{{Image: m.image}}})
 	console, err := cmd.StdoutPipe()
 	if err != nil {
 		return 0, 0, 0, err

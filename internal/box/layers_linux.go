@@ -1,6 +1,7 @@
 package box
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -10,7 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hutch/internal/policy"
 	"hutch/internal/view"
+	"hutch/internal/workspace"
 )
 
 // cacheDirs makes layers for the caches that are shown copy-on-write. They go
@@ -32,6 +35,32 @@ func (r *run) cacheDirs(count int) ([]string, error) {
 		dirs = append(dirs, dir)
 	}
 	return dirs, nil
+}
+
+// unwritable lists what a box of a whole root could not write to, without
+// making one.
+func unwritable(req Request, force *policy.InForce) ([]string, error) {
+	r := &run{Request: req, policy: *force}
+	r.privileged, r.trusted = privileges()
+	var err error
+	if r.ws, err = workspace.Open(cmp.Or(req.Workspace, "."), true); err != nil {
+		return nil, err
+	}
+	defer r.ws.Close()
+	if r.user, err = r.target(); err != nil {
+		return nil, err
+	}
+	state, err := workspace.StateDir()
+	if err != nil {
+		return nil, err
+	}
+	r.store = &Store{Path: state}
+	r.view()
+	return view.Unwritable(r.host)
+}
+
+func cannotWrite(lines []string) string {
+	return "cannot be written to in this box: " + strings.Join(lines, "; ")
 }
 
 // copies copies the directories that the box is shown as its own. They go with

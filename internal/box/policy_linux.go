@@ -29,7 +29,15 @@ func Policy(req Request) (*policy.InForce, error) {
 		}
 		ws.Close()
 	}
-	return policy.Resolve(sources)
+	force, err := policy.Resolve(sources)
+	if err != nil || !force.WholeRoot {
+		return force, err
+	}
+	lines, err := unwritable(req, force)
+	if len(lines) > 0 {
+		force.Notes = append(force.Notes, cannotWrite(lines))
+	}
+	return force, err
 }
 
 // resolve puts the policy together. It is wanted before a box is made, and so

@@ -337,7 +337,7 @@ func (r *run) attempt(strategy workspace.Strategy) error {
 		r.note("%s is read-only in the box: the kernel makes no overlay of it", path)
 	}
 	if len(r.seen.Unwritable) > 0 {
-		r.note("cannot be written to in this box: %s", strings.Join(r.seen.Unwritable, "; "))
+		r.note("%s", cannotWrite(r.seen.Unwritable))
 	}
 	return nil
 }

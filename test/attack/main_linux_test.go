@@ -23,7 +23,7 @@ var build struct {
 	program, fault string
 }
 
-// scratch is a directory for what is built once; the last test removes it.
+// scratch is a directory for what is built once.
 func scratch(t testing.TB) string {
 	if build.dir == "" {
 		dir, err := os.MkdirTemp("", "hutch-attack-")
@@ -34,18 +34,9 @@ func scratch(t testing.TB) string {
 			t.Fatal(err)
 		}
 		build.dir = dir
+		lab.AtEnd(func() { os.RemoveAll(dir) })
 	}
 	return build.dir
-}
-
-// forget removes what was built, when the test that built it ends.
-func forget(t testing.TB) {
-	t.Cleanup(func() {
-		build.Lock()
-		defer build.Unlock()
-		os.RemoveAll(build.dir)
-		build.dir, build.program, build.fault = "", "", ""
-	})
 }
 
 // program compiles the attacks: static where the machine has a static C

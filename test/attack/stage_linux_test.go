@@ -388,7 +388,7 @@ type hostState map[string]string
 
 var hostFiles = []string{
 	"/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/kernel/hostname", "/proc/sys/kernel/domainname", "/proc/sys/net/ipv4/ip_forward", "/proc/sys/kernel/randomize_va_space", "/proc/sys/vm/overcommit_memory",
-	"/proc/sys/user/max_user_namespaces", "/proc/sys/kernel/sysrq", "/proc/sys/kernel/shmmax", "/proc/sys/vm/drop_caches", "/proc/sys/kernel/panic_on_oops", "/proc/swaps", "/proc/modules", "/proc/self/mountinfo", "/proc/self/oom_score_adj",
+	"/proc/sys/user/max_user_namespaces", "/proc/sys/kernel/sysrq", "/proc/sys/kernel/shmmax", "/proc/sys/vm/drop_caches", "/proc/sys/kernel/panic_on_oops", "/proc/swaps", "/proc/modules", "/proc/self/oom_score_adj",
 }
 
 func lookAtHost() hostState {
@@ -399,6 +399,10 @@ func lookAtHost() hostState {
 			text = []byte(err.Error())
 		}
 		h[path] = string(text)
+	}
+	if root() { // in a mount namespace of its own, where nobody else mounts
+		text, _ := os.ReadFile("/proc/self/mountinfo")
+		h["/proc/self/mountinfo"] = string(text)
 	}
 	// The wall clock against one that nobody can set.
 	var wall, mono unix.Timespec

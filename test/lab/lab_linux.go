@@ -63,9 +63,17 @@ func run(m *testing.M) int {
 		if builtDir != "" {
 			os.RemoveAll(builtDir)
 		}
+		for _, f := range atEnd {
+			f()
+		}
 	}()
 	return m.Run()
 }
+
+var atEnd []func()
+
+// AtEnd has f called when all tests of the package have run.
+func AtEnd(f func()) { atEnd = append(atEnd, f) }
 
 var (
 	buildOnce sync.Once

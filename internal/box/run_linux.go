@@ -309,6 +309,9 @@ func (r *run) attempt(strategy workspace.Strategy) error {
 		Limits: r.watched(),
 		Stdout: r.stdout, Stderr: r.stderr, Signals: r.Signals, Done: r.Done,
 	}
+	if r.privileged && r.user.UID != 0 {
+		command.Owner = &supervise.Owner{UID: r.user.UID, GID: r.user.GID}
+	}
 	if r.Stdin != nil {
 		command.Stdin = &supervise.Input{Reader: r.Stdin}
 	}

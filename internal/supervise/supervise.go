@@ -73,11 +73,17 @@ type Input struct {
 	Reader io.Reader
 }
 
+// Owner is the user a command runs as, by ids of this process's namespace. One
+// that is not the caller could not open /dev/stdout: to the kernel that is a
+// file of whoever made the pipe.
+type Owner struct{ UID, GID uint32 }
+
 // Command is one command to follow.
 type Command struct {
 	Box    *jail.Box
 	Cgroup *jail.Cgroup // nil where there is none
 	Exec   jail.Command // its descriptors are filled in here
+	Owner  *Owner       // whom the command's pipes are given to; nil: they stay the caller's
 	Limits Limits
 	Stdin  *Input // nil: end of file at once
 	// Terminal, when it is not nil, is the command's input and output; all it

@@ -126,6 +126,13 @@ func (f *follower) begin(stop chan struct{}) error {
 		inner = append(inner, in)
 		go feed(w, f.Stdin.Reader, stop, nil)
 	}
+	if f.Owner != nil {
+		for _, fd := range inner {
+			if err := unix.Fchown(fd, int(f.Owner.UID), int(f.Owner.GID)); err != nil {
+				return fmt.Errorf("give the command its pipes: %w", err)
+			}
+		}
+	}
 	f.Exec.Stdin, f.Exec.Stdout, f.Exec.Stderr = in, out, errw
 	return f.Box.Exec(&f.Exec)
 }

@@ -243,6 +243,10 @@ func TestRootRunsAsTheOwnerOfTheWorkspace(t *testing.T) {
 			t.Errorf("ids inside %q", r.Stdout)
 		}
 		w.Untouched(before)
+		r = w.Box("--", "sh", "-c", "echo out > /dev/stdout && echo err > /dev/stderr")
+		if w.Want(r, 0); r.Stdout != "out\n" || r.Stderr != "err\n" {
+			t.Errorf("/dev/stdout and /dev/stderr: %v", r)
+		}
 		w.Want(w.Box("--commit", "--", "sh", "-c", "echo x >> a.txt; echo y > mine"), 0)
 		after := w.Snap()
 		for _, rel := range []string{"a.txt", "mine"} {

@@ -222,6 +222,7 @@ func (r *run) jail() (*policy.Box, error) {
 		}
 		b.UIDMap = fmt.Sprintf("%d %d 1", b.User.UID, user.UID)
 		b.GIDMap = fmt.Sprintf("%d %d 1", b.User.GID, user.GID)
+		b.Owners = filter.Owners(b.User.UID, b.User.GID)
 	}
 	return b, nil
 }

@@ -62,6 +62,7 @@ type Box struct {
 	CgroupFDs   []uint64 // descriptors of cgroup.procs files in boxinit
 	LandlockABI int      // 0: none
 	Filter      []byte   // struct sock_filter[]
+	Owners      []byte   // the same: beside it where the box has one user only
 	Ports       []byte   // the same: beside it where the policy names ports
 	// Commands makes the filters that commands carry besides: one that tells
 	// PID 1 what it refuses, and asks about renames; and one for where nobody

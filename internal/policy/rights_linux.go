@@ -42,6 +42,9 @@ func (b *Box) rights(p *plan.Plan) {
 	if len(b.Policy.Bind) > 0 || len(b.Policy.Connect) > 0 {
 		p.AddRaw(plan.Seccomp, uint64(len(b.Ports)), 0, 0, b.Ports)
 	}
+	if len(b.Owners) > 0 {
+		p.AddRaw(plan.Seccomp, uint64(len(b.Owners)), 0, 0, b.Owners)
+	}
 	p.AddRaw(plan.Seccomp, uint64(len(b.Filter)), 0, 0, b.Filter)
 	// An overlay with user attributes cannot rename directories.
 	renames := b.Mount.Tree == "" && !b.Trusted

@@ -200,6 +200,8 @@ func TestJail(t *testing.T) {
 			{"its own name is known", "getent hosts $(hostname) > /dev/null && hostname -f", "localhost\n"},
 			{"no input is the null device", "readlink /proc/self/fd/0; cat", "/dev/null\n"},
 			{"which nobody gives another mode", "chmod 600 /proc/self/fd/0 2>/dev/null || echo refused", "refused\n"},
+			{"nobody else's files", "touch g; for to in 12345 :12345; do for h in '' -h; do chown $h $to g 2>&1 | grep -o 'Operation not permitted'; done; done | sort | uniq -c | tr -s ' '", " 4 Operation not permitted\n"},
+			{"one's own", "touch g && chown -h $(id -u):$(id -g) g && chown $(id -u) g && chgrp $(id -g) g && echo mine", "mine\n"},
 			{"message queues", ": > /dev/mqueue/q && ls /dev/mqueue; rm /dev/mqueue/q && ls /dev/mqueue", "q\n"},
 			{"workspace is writable", "echo x > f && cat f", "x\n"},
 		} {

@@ -9,6 +9,9 @@ func Default() []byte { return nil }
 // Ports returns nil likewise.
 func Ports() []byte { return nil }
 
+// Owners returns nil likewise.
+func Owners(uid, gid uint32) []byte { return nil }
+
 // Program returns nil likewise.
 func (c Command) Program() []byte { return nil }
 

@@ -25,7 +25,7 @@ BOXINIT_SRC := $(wildcard $(BOXINIT_DIR)/*.c $(BOXINIT_DIR)/*.h)
 BOXINIT     := $(BOXINIT_DIR)/boxinit
 
 .DEFAULT_GOAL := help
-.PHONY: help build boxinit deps demo test vm fmt fmt-check vet lint cross proof attack bench clean
+.PHONY: help build boxinit deps compat-deps compat demo test vm fmt fmt-check vet lint cross proof attack bench clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,12 @@ build/boxinit.$(GOARCH): $(BOXINIT_SRC) Makefile
 
 deps: ## install what tests and demo need and this machine lacks
 	@sh scripts/deps.sh
+
+compat-deps: ## install the large programs that make compat tries
+	@sh scripts/deps.sh compat
+
+compat: compat-deps build ## try real programs in a box, and write docs/compatibility.md
+	@HUTCH_BIN=$(CURDIR)/bin/hutch $(GO) test -count=1 -timeout 60m ./test/compat $(if $(filter 0,$(shell id -u)),-update)
 
 demo: deps build ## run the main job on a sample workspace
 	@sh scripts/demo.sh bin/hutch
@@ -75,7 +81,7 @@ cross: boxinit ## compile for darwin and windows, vet for linux on arm64
 	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) build -o build/windows/ ./cmd/hutch ./cmd/hutchd
 	GOOS=linux GOARCH=arm64 $(GO) vet ./...
 
-proof: deps build ## the tests in their long versions
+proof: compat-deps build ## the tests in their long versions
 	@HUTCH_PROOF=1 $(GO) run ./test/runner -timeout 60m $(TESTFLAGS)
 	@$(GO) run ./test/crash/vm
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what the demo and the tests need and this machine lacks, by the
-# system's package manager. Says plainly what it could not install.
+# system's package manager. Says plainly what it could not install. With the
+# argument compat, also the programs of test/compat that are large or rare.
 set -eu
 
 # As an ordinary user sees it: root's own PATH may hold tools that no one else
@@ -21,6 +22,13 @@ cmd:rsync rsync rsync rsync rsync
 cmd:curl curl curl curl curl
 cmd:strace strace strace strace strace
 cmd:gdb gdb gdb gdb gdb
+<<<<<<< HEAD
+=======
+cmd:sqlite3 sqlite3 sqlite sqlite sqlite
+cmd:tmux tmux tmux tmux tmux
+cmd:gcc gcc gcc gcc gcc
+cmd:ps procps procps-ng procps procps-ng
+>>>>>>> 5bc7fb1 (wip suite)
 cmd:setpriv util-linux util-linux setpriv util-linux
 cmd:mount mount util-linux mount util-linux
 cmd:mkfs.btrfs btrfs-progs btrfs-progs btrfs-progs btrfs-progs
@@ -28,6 +36,36 @@ cmd:mkfs.xfs xfsprogs xfsprogs xfsprogs xfsprogs
 cmd:mkfs.ext4 e2fsprogs e2fsprogs e2fsprogs e2fsprogs
 cmd:stress-ng stress-ng stress-ng stress-ng stress-ng
 '
+
+if [ "${1:-}" = compat ]; then
+	wanted="$wanted
+cmd:rg ripgrep ripgrep ripgrep ripgrep
+cmd:jq jq jq jq jq
+cmd:zstd zstd zstd zstd zstd
+cmd:zip zip zip zip zip
+cmd:unzip unzip unzip unzip unzip
+cmd:cpio cpio cpio cpio cpio
+cmd:lsof lsof lsof lsof lsof
+cmd:ss iproute2 iproute iproute2 iproute2
+cmd:inotifywait inotify-tools inotify-tools inotify-tools inotify-tools
+cmd:ssh openssh-client openssh-clients openssh-client openssh
+cmd:gpg gnupg gnupg2 gnupg gnupg
+cmd:ruby ruby ruby ruby ruby
+cmd:vim vim vim-enhanced vim vim
+cmd:cmake cmake cmake cmake cmake
+cmd:ninja ninja-build ninja-build ninja ninja
+cmd:valgrind valgrind valgrind valgrind valgrind
+cmd:cargo cargo cargo cargo rust
+cmd:javac default-jdk-headless java-latest-openjdk-devel openjdk21-jdk jdk-openjdk
+cmd:chromium chromium chromium chromium chromium
+cmd:dlv delve delve delve delve
+cmd:redis-server redis-server redis redis valkey
+cmd:fakeroot fakeroot fakeroot fakeroot fakeroot
+cmd:dbus-run-session dbus dbus-daemon dbus dbus
+cmd:sudo sudo sudo sudo sudo
+cmd:podman podman podman podman podman
+"
+fi
 
 have() {
 	case $1 in

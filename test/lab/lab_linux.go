@@ -25,10 +25,11 @@ const inner = "HUTCH_LAB_INNER"
 // Main runs the tests of a package. As root without reflink directories it
 // makes them first, in a mount namespace of its own.
 func Main(m *testing.M) {
-	os.Exit(run(m))
+	os.Exit(Run(m))
 }
 
-func run(m *testing.M) int {
+// Run is Main for a package that has something to clear away itself.
+func Run(m *testing.M) int {
 	// A umask other than the usual one would show in every mode.
 	syscall.Umask(0o022)
 	if os.Geteuid() == 0 && os.Getenv(ReflinkEnv) == "" {
@@ -146,6 +147,8 @@ type World struct {
 	Tmp      string
 	Strategy Strategy
 	Env      []string // added to the environment of every run
+	// Credential is whom hutch runs as, where that is not the tests' own user.
+	Credential *syscall.Credential
 
 	keepsBoxes bool
 	before     Census
@@ -352,6 +355,7 @@ func (w *World) Start(o Options, args ...string) *Running {
 	r.ctx, r.cancel = context.WithTimeout(context.Background(), HardLimit)
 	r.cmd = exec.CommandContext(r.ctx, Hutch(w.T), args...)
 	r.cmd.Dir, r.cmd.Env = w.Dir, w.Environ(o.Env...)
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: w.Credential}
 	if o.Dir != "" {
 		r.cmd.Dir = o.Dir
 	}

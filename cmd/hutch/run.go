@@ -233,6 +233,9 @@ func (f *runFlags) options(cmd *cobra.Command, args []string) (hutch.Options, er
 	if changed("cwd") && f.cwd == "" || changed("workspace") && f.workspace == "" {
 		return opts, errors.New("--workspace: the name is empty; give a directory")
 	}
+	if changed("layer-dir") && f.layerDir == "" {
+		return opts, errors.New("--layer-dir: the name is empty; give a directory")
+	}
 	if changed("cmd") {
 		if len(args) > 0 {
 			return opts, errors.New("--cmd and a command after it were both given; give one of them")

@@ -82,13 +82,6 @@ func seen(fd int, dir fsat.Stat) place {
 // workspace to open.
 func sources(req Request) (policy.Sources, *place, error) {
 	s := policy.Sources{Given: req.Policy, GivenBy: req.PolicyBy, File: req.PolicyFile, Environ: os.Environ(), UserFile: configFile(), Home: home}
-	for _, arg := range []struct{ flag, path string }{{"--workspace", req.Workspace}, {"--layer-dir", req.LayerDir}} {
-		if arg.path != "" {
-			if err := policy.CheckArgument(arg.path, policy.Any); err != nil {
-				return s, nil, fmt.Errorf("%s: %w", arg.flag, err)
-			}
-		}
-	}
 	fd, err := unix.Open(cmp.Or(req.Workspace, "."), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return s, nil, nil

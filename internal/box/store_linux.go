@@ -256,6 +256,9 @@ func (s *Store) base(layerDir, workspacePath string) (string, error) {
 	if layerDir == "" {
 		return bases[0], nil
 	}
+	if err := fsat.CheckArgument(layerDir, fsat.Any); err != nil {
+		return "", fmt.Errorf("--layer-dir: %w", err)
+	}
 	if info, err := os.Stat(layerDir); err != nil || !info.IsDir() {
 		return "", fmt.Errorf("--layer-dir %s: not a directory; make it first", layerDir)
 	}
@@ -273,8 +276,17 @@ func (s *Store) base(layerDir, workspacePath string) (string, error) {
 		return "", fmt.Errorf("--layer-dir %q: a newline is not supported", layerDir)
 	}
 	base := filepath.Join(layerDir, fmt.Sprintf("hutch-%d", os.Geteuid()))
-	if err := os.MkdirAll(base, 0o700); err != nil {
+	if err := os.Mkdir(base, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", fmt.Errorf("--layer-dir: %w", err)
+	}
+	// Where others can write, it may be another's, or lead to another's: whoever
+	// can write a layer decides what is promoted.
+	var st unix.Stat_t
+	if err := unix.Lstat(base, &st); err != nil {
+		return "", fmt.Errorf("--layer-dir: %w", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
+		return "", fmt.Errorf("--layer-dir: %s is not a directory of yours that nobody else can write; remove it, or name another directory", base)
 	}
 	if slices.Contains(bases, base) {
 		return base, nil

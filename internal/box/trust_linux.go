@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"hutch/internal/fsat"
 	"hutch/internal/policy"
 	"hutch/internal/workspace"
 )
@@ -50,6 +51,9 @@ func Trust(dir string) (path string, loose []policy.Origin, err error) {
 func Distrust(dir string) (path string, was bool, err error) {
 	state, err := workspace.StateDir()
 	if err != nil {
+		return "", false, err
+	}
+	if err := fsat.CheckArgument(dir, fsat.Any); err != nil {
 		return "", false, err
 	}
 	if path, err = filepath.Abs(dir); err != nil {

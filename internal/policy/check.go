@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"hutch/internal/fsat"
 	"hutch/internal/globs"
 )
 
@@ -97,7 +98,7 @@ func (f *InForce) checkPort(key string, allowed []uint16, port uint16, deny func
 // for whoever opens it, beneath a descriptor.
 func (f *InForce) checkPath(workspace, path string, write bool, deny func(what, do, why string, args ...any), off func(bool, string, string, string) bool) {
 	doing := map[bool]string{false: "read", true: "write"}[write]
-	if err := CheckArgument(path, Relative); err != nil {
+	if err := fsat.CheckArgument(path, fsat.Relative); err != nil {
 		deny("paths."+doing, "name a path without it", "%v", err)
 		return
 	}

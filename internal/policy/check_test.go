@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"slices"
 	"strings"
 	"testing"
 )
@@ -83,46 +82,4 @@ func TestCheckNamesTheLine(t *testing.T) {
 	if len(d) != 1 || !strings.Contains(d[0].Why, "profile strict") {
 		t.Errorf("%+v", d)
 	}
-}
-
-func TestCheckArgument(t *testing.T) {
-	every := []Form{Any, Relative, Absolute, Home, Beneath}
-	for _, c := range []struct {
-		path string
-		ok   []Form
-	}{
-		{"", nil}, {"a\x00b", nil}, {"/a\x00", nil}, {"/" + strings.Repeat("a", pathMax), nil},
-		{"a", []Form{Any, Relative, Beneath}}, {"a/b", []Form{Any, Relative, Beneath}}, {"./a", []Form{Any, Relative, Beneath}},
-		{"..", []Form{Any}}, {"../a", []Form{Any}}, {"a/../b", []Form{Any}}, {"a/..", []Form{Any}}, {"/a/../b", []Form{Any}}, {"/..", []Form{Any}}, {"~/../a", []Form{Any}},
-		{"/", []Form{Any, Relative, Absolute, Home}}, {"/a", []Form{Any, Relative, Absolute, Home}}, {"//a", []Form{Any, Relative, Absolute, Home}},
-		{"~/a", []Form{Any, Relative, Home, Beneath}}, {"~", []Form{Any, Relative, Beneath}}, {"~u/a", []Form{Any, Relative, Beneath}},
-		{"a..b", []Form{Any, Relative, Beneath}}, {"..a/b..", []Form{Any, Relative, Beneath}}, {"/..a", []Form{Any, Relative, Absolute, Home}},
-		{"a\nb\xff", []Form{Any, Relative, Beneath}},
-	} {
-		for _, form := range every {
-			if err := CheckArgument(c.path, form); (err == nil) != slices.Contains(c.ok, form) {
-				t.Errorf("%.40q as form %d: %v", c.path, form, err)
-			}
-		}
-	}
-}
-
-func FuzzCheckArgument(f *testing.F) {
-	for _, path := range []string{"", "..", "/a/../b", "~/x", "a\x00", "//", "a/./b", "..\n"} {
-		f.Add(path)
-	}
-	f.Fuzz(func(t *testing.T, path string) {
-		if CheckArgument(path, Relative) == nil {
-			// Wherever it is put, it stays there.
-			if full := absolute("/w/s", path); !strings.HasPrefix(path, "/") && !contains("/w/s", full) {
-				t.Errorf("%q leads to %q", path, full)
-			}
-		}
-		if CheckArgument(path, Beneath) == nil && !contains("/w/s", absolute("/w/s", path)) {
-			t.Errorf("%q leaves", path)
-		}
-		if CheckArgument(path, Absolute) == nil && (CheckArgument(path, Home) != nil || CheckArgument(path, Any) != nil) {
-			t.Errorf("%q is absolute, but not a path", path)
-		}
-	})
 }

@@ -121,6 +121,9 @@ var keys = []Key{
 		field: func(p *Policy) any { return &p.Output.StripEscapes }, force: func(f *InForce) any { return &f.StripEscapes }},
 }
 
+// shape is a policy of which only the types of its fields are asked.
+var shape Policy
+
 // Keys returns the table of keys.
 func Keys() []Key { return keys }
 

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"hutch/internal/fsat"
 )
 
 // short writes a path in the home as the user would.
@@ -21,7 +23,7 @@ func short(path string) string {
 
 // givenDocument reads what --policy names: a file, or a pipe.
 func givenDocument(path string) (*document, error) {
-	if err := CheckArgument(path, Any); err != nil {
+	if err := fsat.CheckArgument(path, fsat.Any); err != nil {
 		return nil, fmt.Errorf("--policy: %w", err)
 	}
 	name := short(path)

@@ -61,7 +61,7 @@ type resolution struct {
 // Others are not in force, and noted, unless the user trusted exactly this
 // content. A document that cannot be read to the end is an error.
 func Resolve(s Sources) (*InForce, error) {
-	r := &resolution{Sources: s, force: &InForce{}, origins: map[string]weight{}}
+	r := &resolution{Sources: s, force: &InForce{Origins: make([]Origin, 0, len(keys))}, origins: make(map[string]weight, len(keys))}
 	if err := r.load(); err != nil {
 		return nil, err
 	}

@@ -473,3 +473,11 @@ func TestEveryLineHasAnOrigin(t *testing.T) {
 		t.Error("--pids 5 was not asked for")
 	}
 }
+
+func BenchmarkResolve(b *testing.B) {
+	for b.Loop() {
+		if _, err := Resolve(Sources{Environ: os.Environ(), UserFile: "/nowhere/config.toml"}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -50,7 +50,7 @@ const (
 
 func (k *Key) schema() map[string]any {
 	s := map[string]any{}
-	switch k.field(&Policy{}).(type) {
+	switch k.field(&shape).(type) {
 	case **bool:
 		s["type"] = "boolean"
 	case **string:

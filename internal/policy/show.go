@@ -70,7 +70,7 @@ func (k *Key) inForce(f *InForce) any {
 	case *time.Duration:
 		return Duration(*p)
 	case *int64:
-		if _, ok := k.field(&Policy{}).(**Size); ok {
+		if _, ok := k.field(&shape).(**Size); ok {
 			return Size(*p)
 		}
 		return *p

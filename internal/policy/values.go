@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"hutch/internal/fsat"
 )
 
 // Parse reads the text of a value, as a flag or an environment variable gives
@@ -16,7 +18,7 @@ import (
 func (k *Key) Parse(text string) (any, error) {
 	var v any
 	var err error
-	switch k.field(&Policy{}).(type) {
+	switch k.field(&shape).(type) {
 	case **bool:
 		v, err = parseBool(text)
 	case **string:
@@ -93,7 +95,7 @@ func parseBool(text string) (bool, error) {
 // decode takes a value as a TOML or JSON document holds it.
 func (k *Key) decode(raw any) (any, error) {
 	var v any
-	switch k.field(&Policy{}).(type) {
+	switch k.field(&shape).(type) {
 	case **bool:
 		b, ok := raw.(bool)
 		if !ok {
@@ -109,7 +111,7 @@ func (k *Key) decode(raw any) (any, error) {
 	case **Size, **Duration, **int64, **float64:
 		switch raw := raw.(type) {
 		case string:
-			switch k.field(&Policy{}).(type) {
+			switch k.field(&shape).(type) {
 			case **Size, **Duration:
 				return k.Parse(raw)
 			}
@@ -176,7 +178,7 @@ func (k *Key) decode(raw any) (any, error) {
 
 // decodeNumber takes a number with a point or an exponent.
 func (k *Key) decodeNumber(n float64) (any, error) {
-	switch k.field(&Policy{}).(type) {
+	switch k.field(&shape).(type) {
 	case **Size, **int64:
 		if n != math.Trunc(n) {
 			return nil, fmt.Errorf("%v is not a whole number", n)
@@ -264,7 +266,7 @@ func (k *Key) checkElement(text string) error {
 	case "paths.hide":
 		return checkPattern(text)
 	}
-	return CheckArgument(text, Home)
+	return fsat.CheckArgument(text, fsat.Home)
 }
 
 // UnmarshalText reads "512M", "1GiB", "1.5G", "4096" or "75%".
@@ -410,11 +412,17 @@ func format(v any) string {
 		}
 		return "{ " + strings.Join(pairs, ", ") + " }"
 	}
+	if b, ok := v.(bool); ok {
+		return strconv.FormatBool(b)
+	}
 	return fmt.Sprint(v)
 }
 
 // quote writes a basic string of TOML, which is one of JSON but for DEL.
 func quote(text string) string {
+	if strings.IndexFunc(text, func(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }) < 0 {
+		return `"` + text + `"` // as nearly always
+	}
 	var b strings.Builder
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
@@ -469,7 +477,7 @@ func (k *Key) FlagHelp() string {
 
 // Type names the values of the key, for help texts.
 func (k *Key) Type() string {
-	switch k.field(&Policy{}).(type) {
+	switch k.field(&shape).(type) {
 	case **bool:
 		return "bool"
 	case **Size:

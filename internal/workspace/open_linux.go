@@ -19,6 +19,9 @@ import (
 // a project ("/", a home, what holds hutch's own state) are refused unless
 // force is set.
 func Open(path string, force bool) (*Workspace, error) {
+	if err := fsat.CheckArgument(path, fsat.Any); err != nil {
+		return nil, fmt.Errorf("workspace: %w; name a directory", err)
+	}
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("workspace %q: %w; change to a directory that exists", path, err)

@@ -2,6 +2,7 @@ package run
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -336,5 +337,61 @@ func TestProfiles(t *testing.T) {
 	}
 	if r := w.Run("policy", "profiles", "lax"); r.Code != 125 || !strings.Contains(r.Stderr, "offline-agent") {
 		t.Errorf("%v", r)
+	}
+}
+
+// TestLayerDirectoryOfOthers: whoever can write a layer decides what is
+// promoted.
+func TestLayerDirectoryOfOthers(t *testing.T) {
+	w := lab.New(t)
+	w.KeepsBoxes()
+	layers, elsewhere := filepath.Join(w.Base, "layers"), filepath.Join(w.Base, "elsewhere")
+	for _, dir := range []string{layers, elsewhere} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := filepath.Join(layers, fmt.Sprintf("hutch-%d", os.Geteuid()))
+	refused := func(what string) {
+		t.Helper()
+		r := w.Box("--layer-dir", layers, "--", "echo", "ran")
+		if r.Code != 125 || !strings.Contains(r.Stderr, "nobody else can write") || strings.Contains(r.Stdout, "ran") {
+			t.Errorf("%s: %v", what, r)
+		}
+	}
+	if err := os.Symlink(elsewhere, own); err != nil {
+		t.Fatal(err)
+	}
+	refused("a symlink")
+	if entries, _ := os.ReadDir(elsewhere); len(entries) > 0 {
+		t.Errorf("followed: %v", entries)
+	}
+	os.Remove(own)
+	if err := os.Mkdir(own, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	os.Chmod(own, 0o777)
+	refused("a directory that all can write")
+	os.Chmod(own, 0o700)
+	w.Want(w.Box("--layer-dir", layers, "--", "true"), 0)
+	if os.Geteuid() == 0 {
+		if err := os.Chown(own, 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+		refused("another user's directory")
+	}
+}
+
+func TestPathArgumentsAreChecked(t *testing.T) {
+	w := lab.New(t)
+	for _, flag := range []string{"--layer-dir", "--workspace", "--policy", "--read", "--write", "--hide"} {
+		if r := w.Box(flag, "", "--", "echo", "ran"); r.Code != 125 || !strings.Contains(r.Stderr, flag) || !strings.Contains(r.Stderr, "empty") {
+			t.Errorf("an empty %s: %v", flag, r)
+		}
+	}
+	for _, c := range [][2]string{{"--read", "etc"}, {"--read", "/etc/../root"}, {"--write", "../x"}, {"--hide", "../x"}, {"--hide", "!x"}, {"--hide", "/a/../b"}} {
+		if r := w.Box(c[0], c[1], "--", "echo", "ran"); r.Code != 125 || !strings.Contains(r.Stderr, c[0]) || !strings.Contains(r.Stderr, c[1]) {
+			t.Errorf("%q: %v", c, r)
+		}
 	}
 }

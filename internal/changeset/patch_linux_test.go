@@ -183,6 +183,9 @@ func TestPatchAppliesWithGit(t *testing.T) {
 		for range rapid.IntRange(0, 8).Draw(rt, "files before") {
 			writeAny(rt, dir+"/host")
 		}
+		// git knows of no empty directory, and puts no file in the place of one
+		// that holds another.
+		must(rt, exec.Command("find", dir+"/host", "-mindepth", "1", "-type", "d", "-empty", "-delete").Run())
 		b := newCopied(t, dir)
 		defer b.manifest.Close()
 		for range rapid.IntRange(1, 8).Draw(rt, "changes") {

@@ -54,6 +54,9 @@ var probes = []probe{
 	{"ioctl(high bits|TIOCLINUX)", "ioctl", [6]uint64{0, high | unix.TIOCLINUX}},
 	{"ioctl(TIOCSETD)", "ioctl", [6]uint64{0, unix.TIOCSETD}},
 
+	{"prlimit64(0)", "prlimit64", [6]uint64{0}},
+	{"prlimit64(1)", "prlimit64", [6]uint64{1}},
+	{"prlimit64(high bits|1)", "prlimit64", [6]uint64{high | 1}},
 	{"personality(0)", "personality", [6]uint64{0}},
 	{"personality(UNAME26)", "personality", [6]uint64{0x20000}},
 	{"personality(PER_LINUX32)", "personality", [6]uint64{8}},

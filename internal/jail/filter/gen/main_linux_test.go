@@ -85,7 +85,7 @@ func TestWanted(t *testing.T) {
 		"allow": `memfd_create memfd_secret landlock_create_ruleset landlock_add_rule landlock_restrict_self pidfd_open
 			pidfd_send_signal rseq futex_waitv futex_wait futex_wake statx close_range openat2 faccessat2 fchmodat2 clock_nanosleep
 			copy_file_range getrandom membarrier preadv2 execve execveat ptrace process_vm_readv process_vm_writev seccomp prctl
-			prlimit64 mknodat fchmodat fchmod inotify_init1 eventfd2 signalfd4 timerfd_create epoll_pwait2 io_setup mseal
+			mknodat fchmodat fchmod inotify_init1 eventfd2 signalfd4 timerfd_create epoll_pwait2 io_setup mseal
 			map_shadow_stack waitid kill tgkill renameat2 linkat symlinkat setxattr removexattr sched_setaffinity shmget msgget
 			semget mq_open splice vmsplice sendfile`,
 		"told:EPERM": `unshare setns mount umount2 pivot_root chroot fsopen fsmount fsconfig fspick move_mount open_tree open_tree_attr
@@ -96,7 +96,7 @@ func TestWanted(t *testing.T) {
 			process_madvise listns`,
 		"EPERM":     `mbind set_mempolicy get_mempolicy migrate_pages move_pages`,
 		"ENOSYS":    `clone3 file_getattr file_setattr`,
-		"arguments": `clone ioctl personality socket socketpair`,
+		"arguments": `clone ioctl personality prlimit64 socket socketpair`,
 	}
 	absent := map[string][]string{"arm64": {"iopl", "ioperm", "modify_ldt"}}
 	for _, a := range arches {
@@ -173,6 +173,11 @@ func (g golden) model(a arch, c call) string {
 			return "allow"
 		}
 		return "told:EPERM"
+	case "prlimit64":
+		if low(0) != 0 {
+			return "told:EPERM"
+		}
+		return "allow"
 	case "socketpair":
 		if low(0) != 1 {
 			return "told:ENOTSUP"

@@ -20,6 +20,7 @@ cmd:perl perl-base perl-interpreter perl perl
 cmd:make make make make make
 cmd:rsync rsync rsync rsync rsync
 cmd:curl curl curl curl curl
+cmd:tmux tmux tmux tmux tmux
 cmd:strace strace strace strace strace
 cmd:gdb gdb gdb gdb gdb
 <<<<<<< HEAD

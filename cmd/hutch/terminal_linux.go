@@ -3,14 +3,16 @@ package main
 import (
 	"os"
 	"os/signal"
+	"runtime"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
 // enterRaw hands every key to the command, whose own terminal gives them their
-// meaning, and tells of changes of size. restore must run before the process
-// ends.
+// meaning, and tells of changes of size. While hutch is stopped by SIGTSTP the
+// terminal is as it was before. restore must run before the process ends.
 func enterRaw(terminal *os.File) (resized <-chan os.Signal, restore func()) {
 	fd := int(terminal.Fd())
 	old, err := unix.IoctlGetTermios(fd, unix.TCGETS)
@@ -29,10 +31,48 @@ func enterRaw(terminal *os.File) (resized <-chan os.Signal, restore func()) {
 	}
 	changes := make(chan os.Signal, 1)
 	signal.Notify(changes, syscall.SIGWINCH)
+	stops := make(chan os.Signal, 2)
+	signal.Notify(stops, syscall.SIGCONT) // after SIGSTOP too: a shell has set its own modes meanwhile
+	if !signal.Ignored(syscall.SIGTSTP) {
+		signal.Notify(stops, syscall.SIGTSTP)
+	}
+	var mu sync.Mutex
+	over := false
+	set := func(to *unix.Termios, last bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !over {
+			_ = unix.IoctlSetTermios(fd, unix.TCSETS, to)
+		}
+		over = over || last
+	}
+	go func() {
+		for s := range stops {
+			if s == syscall.SIGTSTP {
+				set(old, false)
+				stop()
+			}
+			set(&raw, false) // in the background this waits for the foreground
+			select {
+			case changes <- syscall.SIGWINCH: // it went to who was in the foreground
+			default:
+			}
+		}
+	}()
 	return changes, func() {
 		signal.Stop(changes)
-		_ = unix.IoctlSetTermios(fd, unix.TCSETS, old)
+		signal.Stop(stops)
+		set(old, true)
 	}
+}
+
+// stop returns when the process goes on. The signal is one that stops it even
+// without a shell to watch, and is sent to this thread: one to the process would
+// be taken by any, and later.
+func stop() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGSTOP)
 }
 
 func isTerminal(f *os.File) bool {

@@ -41,23 +41,23 @@ func (r *run) view() {
 
 // terminal makes the command's pseudo-terminal, which keeps the size of the
 // caller's.
-func (r *run) terminal(ctx context.Context) (*supervise.Terminal, error) {
+func (r *run) terminal(ctx context.Context) *supervise.Terminal {
 	like, _ := r.Stdin.(*os.File)
-	terminal, err := supervise.NewTerminal(like)
-	if err != nil || like == nil || r.Resized == nil {
-		return terminal, err
+	terminal := supervise.NewTerminal(like)
+	if like == nil || r.Resized == nil {
+		return terminal
 	}
 	go func() {
 		for {
 			select {
 			case <-r.Resized:
-				terminal.Resize(like)
+				terminal.Resize()
 			case <-ctx.Done():
 				return
 			}
 		}
 	}()
-	return terminal, nil
+	return terminal
 }
 
 // spawn starts a box and lets it make its namespaces.

@@ -316,9 +316,7 @@ func (r *run) attempt(strategy workspace.Strategy) error {
 		command.Stdin = &supervise.Input{Reader: r.Stdin}
 	}
 	if r.Terminal {
-		if command.Terminal, err = r.terminal(ctx); err != nil {
-			return err
-		}
+		command.Terminal = r.terminal(ctx)
 		defer command.Terminal.Close()
 	}
 	r.result = command.Run()

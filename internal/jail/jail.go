@@ -55,8 +55,11 @@ type Command struct {
 	Env    []string
 	Dir    string // absolute, in the box
 	Search string // PATH by which Argv[0] is found when it holds no slash
-	// Terminal makes stdin the controlling terminal.
+	// Terminal gives it a terminal of the box's own instead of the descriptors
+	// below; its master is reported with plan.TagTerminal, before Started.
 	Terminal bool
+	// Size is the terminal's: rows, columns, and both in pixels.
+	Size [4]uint16
 	// Stdin, Stdout and Stderr are descriptors of this process; a negative
 	// Stdin is the box's own /dev/null.
 	Stdin, Stdout, Stderr int

@@ -167,23 +167,28 @@ func (b *Box) Exec(c *Command) error {
 		body = body[n:]
 	}
 	// An error here is a box that is gone already; its report says why.
-	fds := []int{fd, c.Stdout, c.Stderr}
-	if c.Stdin >= 0 {
-		fds = append(fds, c.Stdin)
+	fds := []int{fd}
+	if !c.Terminal {
+		fds = append(fds, c.Stdout, c.Stderr)
+		if c.Stdin >= 0 {
+			fds = append(fds, c.Stdin)
+		}
 	}
 	_ = b.send(plan.Message(plan.MessageStart, 0), fds)
 	return nil
 }
 
 func (c *Command) encode() ([]byte, error) {
-	foreground := uint32(0)
+	terminal := uint32(0)
 	if c.Terminal {
-		foreground = 1
+		terminal = 1
 	}
 	body := binary.LittleEndian.AppendUint32(nil, uint32(len(c.Argv)))
 	body = binary.LittleEndian.AppendUint32(body, uint32(len(c.Env)))
-	body = binary.LittleEndian.AppendUint32(body, foreground)
-	body = binary.LittleEndian.AppendUint32(body, 0)
+	body = binary.LittleEndian.AppendUint32(body, terminal)
+	for _, n := range c.Size {
+		body = binary.LittleEndian.AppendUint16(body, n)
+	}
 	for _, list := range [][]string{{c.Dir, c.Search}, c.Argv, c.Env} {
 		for _, s := range list {
 			if strings.IndexByte(s, 0) >= 0 {

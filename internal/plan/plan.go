@@ -94,6 +94,7 @@ const (
 	TagWorkspace = 1 // root of the workspace as the box sees it
 	TagLayer     = 2 // upper directory of a layer in RAM
 	TagPrivate   = 3 // a directory on the box's own tmpfs
+	TagTerminal  = 4 // master of the command's pseudo-terminal
 )
 
 // Op is one step.

@@ -29,9 +29,9 @@ type follower struct {
 	result    Result
 	stdout    int // our ends of the pipes; -1 when closed
 	stderr    int
-	terminal  int // master of the pseudo-terminal; -1
 	wake      int // eventfd: something is in calls
 	calls     chan call
+	stop      chan struct{} // closed when the box is gone
 	listening sync.WaitGroup
 	began     uint64 // CLOCK_MONOTONIC ns; 0 before the command started
 	killAt    time.Time
@@ -57,11 +57,10 @@ type call struct {
 // every process of the box is gone. The box cannot be used afterwards. The
 // goroutine must be the one that called jail.Start, still locked to its thread.
 func (c *Command) Run() Result {
-	f := &follower{Command: c, stdout: -1, stderr: -1, terminal: -1, wake: -1, private: -1, calls: make(chan call, 8)}
+	f := &follower{Command: c, stdout: -1, stderr: -1, wake: -1, private: -1, calls: make(chan call, 8), stop: make(chan struct{})}
 	f.result = Result{Workspace: -1, Layer: -1, PeakSource: "none"}
 	f.setupBy = time.Now().Add(setup)
-	stop := make(chan struct{})
-	err := f.begin(stop)
+	err := f.begin()
 	if err != nil {
 		f.result.End, f.result.Failure = BoxFailed, err
 		f.kill()
@@ -70,7 +69,7 @@ func (c *Command) Run() Result {
 	if f.watch != nil {
 		f.watch.end()
 	}
-	close(stop)
+	close(f.stop)
 	f.listening.Wait() // before its descriptor is closed, and becomes another's
 	f.drain(&f.stdout, c.Stdout)
 	f.drain(&f.stderr, c.Stderr)
@@ -79,13 +78,17 @@ func (c *Command) Run() Result {
 }
 
 // begin makes the pipes and hands the command over.
-func (f *follower) begin(stop chan struct{}) error {
+func (f *follower) begin() error {
 	var err error
 	if f.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return fmt.Errorf("eventfd: %w", err)
 	}
 	if f.Signals != nil || f.Done != nil {
-		f.listening.Go(func() { f.listen(stop) })
+		f.listening.Go(func() { f.listen(f.stop) })
+	}
+	if f.Terminal != nil {
+		f.Exec.Terminal, f.Exec.Size = true, f.Terminal.wanted()
+		return f.Box.Exec(&f.Exec) // the rest follows when it has come: adoptTerminal
 	}
 	var inner []int
 	defer func() {
@@ -99,9 +102,6 @@ func (f *follower) begin(stop chan struct{}) error {
 			return -1, -1, fmt.Errorf("pipe: %w", err)
 		}
 		return p[0], p[1], nil
-	}
-	if f.Terminal != nil {
-		return f.beginTerminal(stop)
 	}
 	var out, errw, in int
 	if f.stdout, out, err = pipe(); err != nil {
@@ -124,7 +124,7 @@ func (f *follower) begin(stop chan struct{}) error {
 			return err
 		}
 		inner = append(inner, in)
-		go feed(w, f.Stdin.Reader, stop, nil)
+		go feed(w, f.Stdin.Reader, f.stop, false)
 	}
 	if f.Owner != nil {
 		for _, fd := range inner {
@@ -137,57 +137,76 @@ func (f *follower) begin(stop chan struct{}) error {
 	return f.Box.Exec(&f.Exec)
 }
 
-// beginTerminal hands the command over on a pseudo-terminal: one stream.
-func (f *follower) beginTerminal(stop <-chan struct{}) error {
-	slave := f.Terminal.takeSlave()
-	defer unix.Close(slave)
-	var err error
-	if f.stdout, err = f.Terminal.dupMaster(); err != nil {
+// adoptTerminal follows the command on the pseudo-terminal that the box has made
+// for it: one stream.
+func (f *follower) adoptTerminal(master int) error {
+	if f.Terminal == nil {
+		unix.Close(master)
+		return errors.New("pseudo-terminal: the box made one that nobody asked for")
+	}
+	if err := f.Terminal.adopt(master); err != nil {
 		return err
 	}
-	if f.Stdin != nil {
-		w, err := f.Terminal.dupMaster()
-		if err != nil {
-			return err
-		}
-		go feed(w, f.Stdin.Reader, stop, []byte{4}) // ^D
+	var err error
+	if f.stdout, err = f.Terminal.dupMaster(); err != nil || f.Stdin == nil {
+		return err
 	}
-	f.Exec.Terminal = true
-	f.Exec.Stdin, f.Exec.Stdout, f.Exec.Stderr = slave, slave, slave
-	return f.Box.Exec(&f.Exec)
+	w, err := f.Terminal.dupMaster()
+	if err != nil {
+		return err
+	}
+	go feed(w, f.Stdin.Reader, f.stop, true)
+	return nil
 }
 
 // feed copies the caller's input to the command. It ends with the input, with
 // the command, or with the first write that nobody will read.
-// What says "end of file" there, where closing does not, comes last.
-func feed(w int, from io.Reader, stop <-chan struct{}, end []byte) {
+func feed(w int, from io.Reader, stop <-chan struct{}, terminal bool) {
 	defer unix.Close(w)
-	defer func() { _, _ = unix.Write(w, end) }()
 	file, _ := from.(*os.File)
 	buf := make([]byte, 32<<10)
+	line := false // is not ended
 	for {
 		if file != nil && !readable(int(file.Fd()), stop) {
 			return
 		}
 		n, err := from.Read(buf)
-		for rest := buf[:n]; len(rest) > 0; {
-			m, err := unix.Write(w, rest)
-			if errors.Is(err, unix.EINTR) {
-				continue
-			}
-			if errors.Is(err, unix.EAGAIN) { // a terminal's input is full
-				_, _ = unix.Poll([]unix.PollFd{{Fd: int32(w), Events: unix.POLLOUT}}, 100)
-				continue
-			}
-			if err != nil {
-				return
-			}
-			rest = rest[m:]
-		}
-		if err != nil {
+		if !write(w, buf[:n]) {
 			return
 		}
+		if n > 0 {
+			line = buf[n-1] != '\n'
+		}
+		if err != nil {
+			break
+		}
 	}
+	// Closing is no end of file on a terminal, but ^D is: where a line stands,
+	// the first only hands that over.
+	const endOfFile = 4
+	switch {
+	case terminal && line:
+		write(w, []byte{endOfFile, endOfFile})
+	case terminal:
+		write(w, []byte{endOfFile})
+	}
+}
+
+// write writes all of p; false when nobody reads it any more.
+func write(w int, p []byte) bool {
+	for len(p) > 0 {
+		n, err := unix.Write(w, p)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EAGAIN): // a terminal's input is full
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(w), Events: unix.POLLOUT}}, 100)
+		case err != nil:
+			return false
+		default:
+			p = p[n:]
+		}
+	}
+	return true
 }
 
 // readable waits until fd has something to read, and gives up when stop closes.
@@ -356,6 +375,10 @@ func (f *follower) receive() (gone bool) {
 				f.result.Layer = r.FD
 			case plan.TagPrivate:
 				f.private = r.FD
+			case plan.TagTerminal:
+				if err := f.adoptTerminal(r.FD); err != nil {
+					f.fail(err)
+				}
 			}
 		case jail.Started:
 			f.began = r.B

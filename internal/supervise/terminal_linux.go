@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -8,65 +9,70 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Terminal is a pseudo-terminal for a command. The caller's own terminal never
-// enters a box: what it read from there, and what it pushed back, would be the
-// caller's (TIOCSTI).
+// Terminal is a command's pseudo-terminal, which its box makes in its own devpts.
+// The caller's own terminal never enters a box: what it read from there, and what
+// it pushed back, would be the caller's (TIOCSTI).
 type Terminal struct {
+	like   *os.File
 	mu     sync.Mutex // Resize comes from a goroutine of its own
-	master int
-	slave  int
+	master int        // -1: not made yet, or closed
 }
 
-// NewTerminal makes a pseudo-terminal with the kernel's modes and the size of
-// the terminal like, which may be nil.
-func NewTerminal(like *os.File) (*Terminal, error) {
-	master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("pseudo-terminal: /dev/ptmx: %w", err)
-	}
-	t := &Terminal{master: master, slave: -1}
-	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
-		t.Close()
-		return nil, fmt.Errorf("pseudo-terminal: unlock: %w", err)
-	}
-	// By descriptor, not by name: /dev/pts may be another's.
-	slave, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
-	if errno != 0 {
-		t.Close()
-		return nil, fmt.Errorf("pseudo-terminal: open the other end: %w", errno)
-	}
-	t.slave = int(slave)
-	if like != nil {
-		t.Resize(like)
-	}
-	return t, nil
+// NewTerminal returns a pseudo-terminal that is still to be made, with the
+// kernel's modes and the size of the terminal like, which may be nil.
+func NewTerminal(like *os.File) *Terminal {
+	return &Terminal{like: like, master: -1}
 }
 
-// Resize gives the terminal the size of another.
-func (t *Terminal) Resize(like *os.File) {
+// wanted is the size it should have; zero: unknown.
+func (t *Terminal) wanted() (size [4]uint16) {
+	if t.like == nil {
+		return
+	}
+	if s, err := unix.IoctlGetWinsize(int(t.like.Fd()), unix.TIOCGWINSZ); err == nil {
+		size = [4]uint16{s.Row, s.Col, s.Xpixel, s.Ypixel}
+	}
+	return
+}
+
+// Resize gives it the size of the terminal it is like.
+func (t *Terminal) Resize() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if size, err := unix.IoctlGetWinsize(int(like.Fd()), unix.TIOCGWINSZ); err == nil {
-		_ = unix.IoctlSetWinsize(t.master, unix.TIOCSWINSZ, size)
+	if t.master < 0 || t.like == nil {
+		return
+	}
+	if s, err := unix.IoctlGetWinsize(int(t.like.Fd()), unix.TIOCGWINSZ); err == nil {
+		_ = unix.IoctlSetWinsize(t.master, unix.TIOCSWINSZ, s)
 	}
 }
 
-// Close closes both ends.
+// adopt takes the master that a box has sent.
+func (t *Terminal) adopt(master int) error {
+	if _, err := unix.IoctlGetInt(master, unix.TIOCGPTN); err != nil {
+		unix.Close(master)
+		return fmt.Errorf("pseudo-terminal: what the box sent is none: %w", err)
+	}
+	t.mu.Lock()
+	if t.master >= 0 {
+		t.mu.Unlock()
+		unix.Close(master)
+		return errors.New("pseudo-terminal: the box sent a second one")
+	}
+	t.master = master
+	t.mu.Unlock()
+	t.Resize() // it may have changed since the box was told
+	return nil
+}
+
+// Close closes our end.
 func (t *Terminal) Close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, fd := range []*int{&t.master, &t.slave} {
-		if *fd >= 0 {
-			unix.Close(*fd)
-			*fd = -1
-		}
+	if t.master >= 0 {
+		unix.Close(t.master)
+		t.master = -1
 	}
-}
-
-func (t *Terminal) takeSlave() int {
-	slave := t.slave
-	t.slave = -1
-	return slave
 }
 
 // dupMaster returns a descriptor of the master that its user closes.

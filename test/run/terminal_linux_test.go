@@ -29,6 +29,7 @@ type session struct {
 	number        int // of /dev/pts
 	mu            sync.Mutex
 	shown         bytes.Buffer
+	seen          int           // bytes of it that next has gone past
 	read          chan struct{} // closed at the end
 }
 
@@ -125,6 +126,36 @@ func (s *session) said(text string) string {
 			s.t.Fatalf("the terminal never showed %q, but %q", text, shown)
 		}
 		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// next waits until the terminal has shown a text after what it waited for last.
+func (s *session) next(text string) {
+	s.t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		s.mu.Lock()
+		news := s.shown.String()[s.seen:]
+		at := strings.Index(news, text)
+		if at >= 0 {
+			s.seen += at + len(text)
+		}
+		s.mu.Unlock()
+		if at >= 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("the terminal never showed %q, but %q", text, news)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// types types at the terminal.
+func (s *session) types(text string) {
+	s.t.Helper()
+	if _, err := s.master.WriteString(text); err != nil {
+		s.t.Fatal(err)
 	}
 }
 

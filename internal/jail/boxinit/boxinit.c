@@ -41,6 +41,7 @@ enum op_code {
 };
 
 enum { BIND_OPTIONAL = 1, FORK_MAPS = 1, ASSERT_NO_USERNS = 1, ASSERT_READONLY_ROOT = 2, ASSERT_NO_CAPS = 4, SERVE_ONESHOT = 1,
+	TAG_TERMINAL = 4,
 	OVERLAY_HIDDEN = 1, LAYER_RAM = 1, LAYER_OPAQUE = 2, LAYER_TRUSTED = 4 };
 
 struct message_head {
@@ -733,7 +734,7 @@ static struct {
 	char **args, **env;
 	const char *cwd, *search;
 	int in, out, err;
-	int foreground; // make stdin the controlling terminal
+	int terminal; // in is one of the box's own, to be the controlling terminal
 	u64 open_files[2]; // RLIMIT_NOFILE, soft and hard, where it is set: PID 1 itself needs its own
 	u64 nonce[2];   // what makes an execve the first
 	volatile long failure, listener;
@@ -873,7 +874,7 @@ static void run_command(void *unused)
 	long ret = told.program.len ? put_filter_on() : 0;
 	if (ret >= 0)
 		ret = sys(setsid);
-	if (ret >= 0 && start.foreground)
+	if (ret >= 0 && start.terminal)
 		ret = sys(ioctl, start.in, 0x540e /* TIOCSCTTY */, 0);
 	if (ret >= 0)
 		ret = sys(dup3, start.in, 0, 0);
@@ -924,26 +925,47 @@ static u64 began;
 static int look_for_traffic = 1;
 enum { SHORT_NS = 10000000 };
 
-// The body of a start message: u32 argc, envc, foreground, 0; then cwd, the
-// search path, the arguments and the environment as strings.
+// Makes the command's terminal in the box's own devpts, so that it has a name
+// there and can be opened again, and hands the master to the supervisor alone.
+// Returns the other end, which we keep open as long as the box lives: a command
+// that closes its own may open the terminal again, and the supervisor's end of
+// file is then the end of the box.
+static int make_terminal(const unsigned short size[4])
+{
+	int locked = 0;
+	int master = (int)must(sys(openat, AT_FDCWD_, "/dev/pts/ptmx", O_RDWR_ | O_NOCTTY_ | O_CLOEXEC_, 0), "pseudo-terminal");
+	must(sys(ioctl, master, 0x40045431 /* TIOCSPTLCK */, &locked), "pseudo-terminal: unlock");
+	must(sys(ioctl, master, 0x5414 /* TIOCSWINSZ */, size), "pseudo-terminal: size");
+	int slave = (int)must(sys(ioctl, master, 0x5441 /* TIOCGPTPEER */, O_RDWR_ | O_NOCTTY_ | O_CLOEXEC_), "pseudo-terminal: open the other end");
+	report(REP_FD, 0, "terminal", TAG_TERMINAL, 0, 0, 0, master);
+	sys(close, master);
+	return slave;
+}
+
+// The body of a start message: u32 argc, envc, terminal, then its struct winsize;
+// then cwd, the search path, the arguments and the environment as strings.
+enum { START_HEAD = 20 };
+
 static void do_start(const int *fds, int count)
 {
 	struct statx st;
-	if (count != 3 && count != 4)
-		fail(EPROTO, "start message: three or four descriptors are due");
+	if (count < 1)
+		fail(EPROTO, "start message: no descriptor");
 	must(sys(statx, fds[0], "", AT_EMPTY_PATH_, STATX_SIZE, &st), "start message");
-	if (st.stx_size < 16 || st.stx_size > 8 << 20)
+	if (st.stx_size < START_HEAD || st.stx_size > 8 << 20)
 		fail(EPROTO, "start message: size");
 	char *body = (char *)must(sys(mmap, 0, st.stx_size, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_, fds[0], 0), "start message");
-	u32 argc, envc, foreground;
+	u32 argc, envc, terminal;
+	unsigned short size[4];
 	memcpy(&argc, body, 4);
 	memcpy(&envc, body + 4, 4);
-	memcpy(&foreground, body + 8, 4);
+	memcpy(&terminal, body + 8, 4);
+	memcpy(size, body + 12, sizeof size);
 	if (argc == 0 || (u64)argc + envc > st.stx_size)
 		fail(EPROTO, "start message: counts");
 	size_t pointers = ((size_t)argc + envc + 2) * sizeof(char *);
 	char **list = (char **)must(sys(mmap, 0, pointers, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_ | MAP_ANONYMOUS_, -1, 0), "start message");
-	char *at = body + 16, *end = body + st.stx_size;
+	char *at = body + START_HEAD, *end = body + st.stx_size;
 	start.cwd = next_string(&at, end);
 	start.search = next_string(&at, end);
 	start.args = list;
@@ -952,13 +974,19 @@ static void do_start(const int *fds, int count)
 	start.env = list + argc + 1;
 	for (u32 i = 0; i < envc; i++)
 		start.env[i] = next_string(&at, end);
-	start.out = fds[1];
-	start.err = fds[2];
-	// The box's own /dev/null and not a pipe at its end: many a program reads
-	// a pipe in place of what it would do by itself. Never the host's, whose
-	// owner could change its mode through the descriptor.
-	start.in = count == 4 ? fds[3] : (int)must(sys(openat, AT_FDCWD_, "/dev/null", O_CLOEXEC_, 0), "/dev/null");
-	start.foreground = (int)foreground;
+	start.terminal = (int)terminal;
+	if (terminal) {
+		start.in = start.out = start.err = make_terminal(size);
+	} else {
+		if (count != 3 && count != 4)
+			fail(EPROTO, "start message: three or four descriptors are due");
+		start.out = fds[1];
+		start.err = fds[2];
+		// The box's own /dev/null and not a pipe at its end: many a program
+		// reads a pipe in place of what it would do by itself. Never the
+		// host's, whose owner could change its mode through the descriptor.
+		start.in = count == 4 ? fds[3] : (int)must(sys(openat, AT_FDCWD_, "/dev/null", O_CLOEXEC_, 0), "/dev/null");
+	}
 	start.failure = 0;
 	began = now();
 	start.listener = -1;
@@ -966,9 +994,10 @@ static void do_start(const int *fds, int count)
 	unsigned long flags = CLONE_VM | CLONE_VFORK | SIGCHLD_ | (told.program.len ? CLONE_FILES : 0);
 	main_pid = clone_on_stack(flags, child_stack + sizeof child_stack, run_command, 0, 0);
 	long failure = main_pid < 0 ? main_pid : start.failure;
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < count; i++)
 		sys(close, fds[i]);
-	sys(close, start.in);
+	if (!terminal && count == 3)
+		sys(close, start.in);
 	if (told.program.len && main_pid > 0) {
 		long ret = start.listener;
 		if (ret >= 0 && (ret = mover_listen((int)start.listener, command_flags, (u32)main_pid)) < 0)

@@ -128,7 +128,7 @@ enum { O_DIRECTORY_ = 040000, O_NOFOLLOW_ = 0100000 };
 #else
 enum { O_DIRECTORY_ = 0200000, O_NOFOLLOW_ = 0400000 };
 #endif
-enum { O_WRONLY_ = 1, O_RDWR_ = 2, O_CREAT_ = 0100, O_EXCL_ = 0200, MS_PRIVATE_ = 1 << 18 };
+enum { O_WRONLY_ = 1, O_RDWR_ = 2, O_CREAT_ = 0100, O_EXCL_ = 0200, O_NOCTTY_ = 0400, MS_PRIVATE_ = 1 << 18 };
 
 struct kernel_msghdr {
 	void *name;

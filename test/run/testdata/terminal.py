@@ -64,7 +64,7 @@ for fd in range(3):
 host = sys.argv[1]
 paths = ["/dev/tty", "/dev/console", "/dev/tty0", "/dev/tty1", "/dev/ptmx", host]
 paths += ["/proc/self/fd/%d" % fd for fd in range(3)] + ["/proc/%d/fd/%d" % (pid, fd) for pid in (1, os.getppid()) for fd in range(3)]
-mine = [os.fstat(fd).st_rdev for fd in range(3) if os.isatty(fd)]
+mine = [(os.fstat(fd).st_dev, os.fstat(fd).st_rdev) for fd in range(3) if os.isatty(fd)]
 for path in paths:
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
@@ -75,7 +75,7 @@ for path in paths:
         report.append("no tty %s: yes" % path)
     elif path == "/dev/ptmx":
         report.append("its own %s: yes" % path)
-    elif os.fstat(fd).st_rdev in mine or path == "/dev/tty" and mine:
+    elif (os.fstat(fd).st_dev, os.fstat(fd).st_rdev) in mine or path == "/dev/tty" and mine:
         if path == "/dev/tty":
             attack(fd, path)
     else:

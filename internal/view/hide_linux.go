@@ -28,19 +28,18 @@ func Hidden(ws int, h Host) ([]string, error) {
 	if len(h.Hide) == 0 {
 		return nil, nil
 	}
-	s := &sight{Host: h}
+	s := &sight{Host: h, files: newResolver(h.root, h.Workspace)}
 	var hidden, patterns []string
 	git := false // only a pattern that names it reaches into .git
 	for _, asked := range h.Hide {
 		path, isPath := s.absolute(asked)
 		switch {
-		case isPath && h.Workspace != "" && inside(path, h.Workspace) && path != h.Workspace:
-			rel := path[len(h.Workspace)+1:]
-			if _, err := fsat.Lstat(ws, rel); err == nil {
-				hidden = append(hidden, rel)
-			}
 		case isPath:
+			hidden = append(hidden, s.named(ws, path)...)
 		default:
+			if rel := strings.Trim(strings.TrimPrefix(asked, "./"), "/"); h.Workspace != "" && strings.Contains(rel, "/") && !strings.ContainsAny(rel, `*?[\`) {
+				hidden = append(hidden, s.named(ws, filepath.Join(h.Workspace, rel))...)
+			}
 			if rest, ok := strings.CutPrefix(asked, "./"); ok {
 				asked = "/" + rest
 			}
@@ -67,6 +66,44 @@ func Hidden(ws int, h Host) ([]string, error) {
 		}
 	}
 	return top, nil
+}
+
+// named returns what a path names in the workspace: itself, and where links on
+// the way and at its end lead. A path that a closed directory hides from hutch
+// could be seen in the box, whose owner can open it; so that is hidden whole.
+func (s *sight) named(ws int, path string) []string {
+	if s.Workspace == "" {
+		return nil
+	}
+	parent := filepath.Join(s.deepest(filepath.Dir(path)), filepath.Base(path))
+	var found []string
+	for _, path := range []string{path, parent, s.deepest(path)} {
+		if !inside(path, s.Workspace) || path == s.Workspace {
+			continue
+		}
+		rel := path[len(s.Workspace)+1:]
+		_, err := fsat.Lstat(ws, rel)
+		for errors.Is(err, unix.EACCES) && strings.Contains(rel, "/") {
+			rel = filepath.Dir(rel)
+			_, err = fsat.Lstat(ws, rel)
+		}
+		if err == nil && !slices.Contains(found, rel) {
+			found = append(found, rel)
+		}
+	}
+	return found
+}
+
+// deepest follows the links of a path as far as it can be looked at.
+func (s *sight) deepest(path string) string {
+	for known, rest := path, ""; ; known, rest = filepath.Dir(known), filepath.Join(filepath.Base(known), rest) {
+		if real, ok := s.files.follow(known); ok {
+			return filepath.Join(real, rest)
+		}
+		if known == "/" {
+			return path
+		}
+	}
 }
 
 func walk(ws int, set *globs.Set, git bool) ([]string, error) {

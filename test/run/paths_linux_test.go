@@ -124,6 +124,49 @@ func TestHiddenPathsOfTheWorkspace(t *testing.T) {
 	})
 }
 
+// TestHiddenThroughLinks: a path that is written with a link in it, the
+// workspace's own or one around it, hides what it leads to; and one in a
+// directory that hutch cannot look into is not seen by opening that.
+func TestHiddenThroughLinks(t *testing.T) {
+	for _, s := range lab.Strategies(t)[:2] {
+		t.Run(s.Test, func(t *testing.T) {
+			w := lab.NewWith(t, s)
+			around := filepath.Join(w.Base, "around")
+			if err := os.Symlink(w.Dir, around); err != nil {
+				t.Fatal(err)
+			}
+			w.Write("env", marker)
+			w.Write("conf.d/key", marker)
+			w.Write("conf.d/ok", "ok\n")
+			w.Write("closed/in/key", marker)
+			for link, to := range map[string]string{"conf": "conf.d", "one": "conf.d/key"} {
+				if err := os.Symlink(to, filepath.Join(w.Dir, link)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			closed := filepath.Join(w.Dir, "closed")
+			if err := os.Chmod(closed, 0); err != nil {
+				t.Fatal(err)
+			}
+			defer os.Chmod(closed, 0o755)
+			for _, hide := range [][]string{
+				{around + "/env", around + "/conf/key", around + "/closed/in/key"},
+				{w.Dir + "/env", w.Dir + "/one", w.Dir + "/closed/in/key"},
+				{"env", "conf/key", "./closed/in/key"},
+			} {
+				var args []string
+				for _, path := range hide {
+					args = append(args, "--hide", path)
+				}
+				r := w.Box(append(args, "--", "sh", "-c", "chmod 700 closed; cat env conf/key conf.d/key one closed/in/key; cat conf/ok; grep -r "+marker+" .")...)
+				if r.Stdout != "ok\n" {
+					t.Errorf("%q: %v", hide, r)
+				}
+			}
+		})
+	}
+}
+
 func TestHiddenPathsInRAM(t *testing.T) {
 	w := lab.New(t)
 	w.Write("conf/.env", marker)

@@ -17,7 +17,9 @@ import (
 const maxWalk = 5_000_000
 
 // Hidden returns the paths of the workspace, open as ws, that the policy keeps
-// from the box: relative, sorted, and none beneath another. A pattern without a
+// from the box: relative, sorted, and none beneath another. hutch's own state is
+// among them where the workspace holds it: what vouches for promotions, and says
+// which policies are trusted. A pattern without a
 // slash can match anywhere, so it costs a listing of every directory (0.1 s for
 // 100,000 files); one with a slash only of those that it could match in; a plain
 // path one lstat. Without patterns nothing is read.
@@ -25,11 +27,14 @@ const maxWalk = 5_000_000
 // What cannot be read is hidden too, since nobody knows what is in it, and its
 // owner could open it in a box.
 func Hidden(ws int, h Host) ([]string, error) {
-	if len(h.Hide) == 0 {
-		return nil, nil
-	}
 	s := &sight{Host: h, files: newResolver(h.root, h.Workspace)}
 	var hidden, patterns []string
+	if h.StateDir != "" {
+		hidden = s.named(ws, h.StateDir)
+	}
+	if len(h.Hide) == 0 {
+		return hidden, nil
+	}
 	git := false // only a pattern that names it reaches into .git
 	for _, asked := range h.Hide {
 		path, isPath := s.absolute(asked)

@@ -688,6 +688,16 @@ static int same_call(const struct call *a, const struct call *b)
 		a->old_name == b->old_name && a->new_name == b->new_name && a->flags == b->flags;
 }
 
+// give answers a call with what became of its move, and keeps that for a restart
+// of the call: the wait may be broken off already, and where a signal has just
+// woken the caller the kernel takes the answer and forgets it.
+static void give(struct move *m, u64 id)
+{
+	long lost = answer(m->listener, id, m->result);
+	if (m->restarts && m->result != GO_ON && (lost == -ENOENT || m->result == 0))
+		m->state = UNCLAIMED;
+}
+
 // Before Linux 5.19 (SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV) any signal breaks
 // off the caller's wait, and the call is made once more after its handler. The
 // move goes on meanwhile, and is the answer to the second call as well.
@@ -711,7 +721,7 @@ static int is_restart(u64 id, const struct call *call)
 		if (!same_call(&m->call, call) || !read_path(call->caller, call->old_name, path) ||
 			(m->result == 0 && names_directory(call->caller, call->old_dir, path)))
 			continue;
-		answer(m->listener, id, m->result);
+		give(m, id);
 		return 1;
 	}
 	return 0;
@@ -850,8 +860,8 @@ static void finish_moves(void)
 			struct call call = m->call;
 			if (is_waiting(m->listener, m->id)) // again: it was restarted
 				move_or_queue(m->listener, m->restarts, m->id, &call);
-		} else if (answer(m->listener, m->id, m->result) == -ENOENT && m->restarts && m->result != GO_ON) {
-			m->state = UNCLAIMED; // killed, or its wait was broken off
+		} else {
+			give(m, m->id);
 		}
 	}
 	for (int n = queue_length; n > 0; n--) {

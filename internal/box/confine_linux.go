@@ -122,9 +122,12 @@ func (r *run) prepare(ctx context.Context, strategy workspace.Strategy) error {
 	r.branch = &workspace.Branch{Strategy: strategy, Form: changeset.Overlay, FilesCloned: -1}
 	if r.RAM {
 		r.out.Layer = "ram"
+		if !r.trusted && !kernelAtLeast(6, 6) { // a tmpfs then keeps no attributes of users
+			r.note("before Linux 6.6 a layer in RAM cannot hold a directory where the workspace's was removed: EIO")
+		}
 	} else if !r.policy.FSRead {
 		// No branch is shown, so none is made.
-	} else if r.branch, err = workspace.Make(ctx, workspace.Request{Workspace: r.ws, Strategy: strategy, BoxFD: r.dir.fd, BoxPath: r.dir.path, Hidden: r.hidden}); err != nil {
+	} else if r.branch, err = workspace.Make(ctx, workspace.Request{Workspace: r.ws, Strategy: strategy, BoxFD: r.dir.fd, BoxPath: r.dir.path, UserAttrs: !r.trusted, Hidden: r.hidden}); err != nil {
 		return err
 	}
 	if err := r.keepBase(ctx); err != nil {

@@ -239,7 +239,7 @@ func (r *run) execute(strategies []workspace.Strategy) error {
 			r.apartCaches = true
 		case isOverlay && step.Arg != r.ws.Path:
 			r.readOnly = append(r.readOnly, step.Arg)
-		case len(strategies) > 1 && (isOverlay || errors.Is(err, workspace.ErrUnsupported)):
+		case len(strategies) > 1 && (isOverlay || errors.Is(err, workspace.ErrUnsupported) || errors.Is(err, workspace.ErrNoUserAttrs)):
 			refused = append(refused, fmt.Sprintf("%s: %v", strategies[0], err))
 			strategies = strategies[1:]
 		default:

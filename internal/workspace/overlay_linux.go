@@ -43,6 +43,9 @@ func makeOverlay(req Request) (_ *Branch, err error) {
 	if err = whiteOut(fd, ws.FD, req.Hidden); err == nil {
 		err = copyXattrs(fd, ws.FD)
 	}
+	if err == nil && req.UserAttrs {
+		err = keepsUserAttrs(fd)
+	}
 	if err == nil {
 		err = setAttributes(fd, st)
 	}
@@ -51,6 +54,23 @@ func makeOverlay(req Request) (_ *Branch, err error) {
 		return fail(err)
 	}
 	return &Branch{Strategy: Overlay, Form: changeset.Overlay, Layer: upper, Work: work, FilesCloned: -1}, nil
+}
+
+// ErrNoUserAttrs says that an ordinary user's overlay cannot note in a layer
+// there that a directory hides another: making one where the workspace's was
+// removed would fail with EIO.
+var ErrNoUserAttrs = errors.New("the layer's file system keeps no extended attributes of users (a tmpfs before Linux 6.6 does not): use --strategy copy, or --layer-dir on another")
+
+func keepsUserAttrs(fd int) error {
+	const probe = "user.overlay.hutch"
+	err := unix.Fsetxattr(fd, probe, []byte("y"), 0)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return ErrNoUserAttrs
+	}
+	if err == nil {
+		err = unix.Fremovexattr(fd, probe)
+	}
+	return err
 }
 
 // whiteOut makes paths of the workspace absent before anybody looks: overlayfs

@@ -47,6 +47,7 @@ type Request struct {
 	Strategy  Strategy // Overlay, Reflink or Copy
 	BoxFD     int      // the box's own directory, empty of layers
 	BoxPath   string   // its absolute path
+	UserAttrs bool     // an overlay is mounted with userxattr
 	// Hidden are paths of the workspace that the branch is made without:
 	// relative, sorted, parents before what is in them.
 	Hidden []string

@@ -24,6 +24,8 @@ func explain(err error) error {
 	switch {
 	case step.Op == plan.Unshare || step.Op == plan.Map || step.Op == plan.UserNS:
 		return fmt.Errorf("no box can be made here: %w; %s", err, noNamespaces(sysctl))
+	case errors.Is(err, unix.ENOSYS):
+		return fmt.Errorf("no box can be made here: %w; %s", err, noCall(kernelAtLeast(5, 12)))
 	case step.Op == plan.Pivot && errors.Is(err, unix.EINVAL):
 		return fmt.Errorf("no box can be made here: %w; the root of this system is the kernel's first one (an initramfs), which cannot be left before Linux 7: switch_root to another file system first", err)
 	case errors.Is(err, unix.EOVERFLOW):
@@ -32,6 +34,15 @@ func explain(err error) error {
 		return fmt.Errorf("%w; this workspace cannot be an overlay's lower directory (a mount inside it, or a file system that refuses): use --strategy reflink or copy", err)
 	}
 	return fmt.Errorf("no box can be made here: %w", err)
+}
+
+// noCall says why a system call is not there. mount_setattr, of Linux 5.12, is
+// the youngest that no box can do without.
+func noCall(young bool) string {
+	if young {
+		return "this kernel is young enough to have it, so a seccomp profile refuses it: that of a container, which root there can change"
+	}
+	return "hutch needs Linux 5.12 or later"
 }
 
 // noNamespaces says which setting refuses namespaces, and what undoes it. The

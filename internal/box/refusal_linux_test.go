@@ -40,3 +40,13 @@ func TestAnInitramfsCannotBeLeft(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAMissingCallNamesTheKernel(t *testing.T) {
+	if got := noCall(false); !strings.Contains(got, "Linux 5.12") {
+		t.Error(got)
+	}
+	err := explain(&jail.StepError{Op: plan.Bind, Arg: "/dev/full", Err: unix.ENOSYS})
+	if !strings.Contains(err.Error(), "seccomp profile") && !strings.Contains(err.Error(), "Linux 5.12") {
+		t.Error(err)
+	}
+}

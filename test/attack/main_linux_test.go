@@ -17,6 +17,9 @@ func TestMain(m *testing.M) { lab.Main(m) }
 // built.
 const FaultEnv = "HUTCH_FAULT_BIN"
 
+// ProgramEnv names the attacks' program, for machines without a compiler.
+const ProgramEnv = "HUTCH_ATTACK_PROGRAM"
+
 var build struct {
 	sync.Mutex
 	dir            string
@@ -43,6 +46,9 @@ func scratch(t testing.TB) string {
 // library, so that they run in any view.
 func program(t testing.TB) string {
 	t.Helper()
+	if path := os.Getenv(ProgramEnv); path != "" {
+		return path
+	}
 	build.Lock()
 	defer build.Unlock()
 	if build.program != "" {

@@ -21,6 +21,7 @@ var (
 	binary  = flag.String("hutch", "bin/hutch", "what is tested")
 	limit   = flag.Duration("timeout", 10*time.Minute, "limit for one guest")
 	only    = flag.String("run", "", "run only the turns whose name holds this")
+	short   = flag.Bool("short", false, "divide the turns among 6.1 and 6.12")
 	verbose = flag.Bool("v", false, "print all that the guests say")
 )
 
@@ -75,8 +76,10 @@ func build(dir string) error {
 		"guest":  {"build", "hutch/test/vm"},
 		"inside": {"test", "-c", "-tags", "vm", "hutch/test/vm/inside"},
 		"run":    {"test", "-c", "hutch/test/run"},
+		"limits": {"test", "-c", "hutch/test/limits"},
 		"jail":   {"test", "-c", "hutch/internal/jail"},
 		"filter": {"test", "-c", "hutch/internal/jail/filter"},
+		"attack": {"test", "-c", "hutch/test/attack"},
 	} {
 		args = append([]string{args[0], "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(dir, name)}, args[1:]...)
 		cmd := exec.Command("go", args...)
@@ -85,8 +88,19 @@ func build(dir string) error {
 			return fmt.Errorf("go %q: %w: %s", args, err, out)
 		}
 	}
+	sources, err := filepath.Glob("test/attack/programs/*.c")
+	if err != nil || len(sources) == 0 {
+		return fmt.Errorf("the attacks' sources: %d, %w", len(sources), err)
+	}
+	args := append([]string{"-static", "-O1", "-pthread", "-Wno-format-truncation", "-Wno-unused-result", "-o", filepath.Join(dir, attacks)}, sources...)
+	if out, err := exec.Command("cc", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("compile the attacks: %w: %s", err, out)
+	}
 	return nil
 }
+
+// attacks is the program that attacks from inside a box.
+const attacks = "attacks"
 
 // boots runs all boots of one kernel.
 func boots(dir, series string) (ok bool, report string) {
@@ -98,7 +112,7 @@ func boots(dir, series string) (ok bool, report string) {
 		return false, fmt.Sprintf("vm %s: failed: %v\n", series, err)
 	}
 	ok = true
-	for _, b := range planOf(series) {
+	for _, b := range planOf(series, *short) {
 		b.turns = selected(b.turns)
 		if len(b.turns) == 0 {
 			continue

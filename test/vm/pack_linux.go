@@ -42,6 +42,7 @@ func pack(dir, own string, kernel machine.Kernel, b boot) error {
 	for _, t := range b.turns {
 		files["vm/"+t.Binary] = filepath.Join(dir, t.Binary)
 	}
+	files["vm/"+attacks] = filepath.Join(dir, attacks)
 	for name, from := range files {
 		if err := a.File(name, from); err != nil {
 			return err
@@ -50,11 +51,15 @@ func pack(dir, own string, kernel machine.Kernel, b boot) error {
 	if err := busybox(&a); err != nil {
 		return err
 	}
-	if err := python(&a); err != nil {
+	if err := dynamic(&a); err != nil {
 		return err
 	}
 	return a.Write(own + "/initramfs")
 }
+
+// real are tools that busybox lacks, or has in another form than tests speak;
+// its shell and its find would not start them.
+var real = []string{"bash", "cp", "dash", "find", "getent", "hostname", "nice", "touch"}
 
 func busybox(a *machine.Archive) error {
 	path, err := exec.LookPath("busybox")
@@ -69,19 +74,20 @@ func busybox(a *machine.Archive) error {
 		return err
 	}
 	for name := range strings.FieldsSeq(string(applets)) {
-		if name != "busybox" && name != "init" && name != "python3" {
+		if name != "busybox" && name != "init" && name != "sh" && !slices.Contains(real, name) {
 			a.Link("usr/bin/"+name, "busybox")
 		}
 	}
+	a.Link("usr/bin/sh", "dash")
 	return nil
 }
 
 // heavy is what nobody asks of a guest's python.
 var heavy = regexp.MustCompile(`/(test|tests|idlelib|lib2to3|tkinter|turtledemo|ensurepip|pydoc_data|distutils|unittest|xmlrpc|config-[^/]*|__pycache__|dist-packages|venv)(/|$)`)
 
-// python packs the system's python3 with its library, and the shared objects of
-// both.
-func python(a *machine.Archive) error {
+// dynamic packs the system's python3 with its library, a few tools, and the
+// shared objects of all.
+func dynamic(a *machine.Archive) error {
 	const script = `import os, sys, sysconfig; print(os.path.realpath(sys.executable)); print(sysconfig.get_path("stdlib"))`
 	out, err := exec.Command("/usr/bin/python3", "-I", "-c", script).Output()
 	if err != nil {
@@ -95,6 +101,16 @@ func python(a *machine.Archive) error {
 		a.Link("usr/bin/python3", filepath.Base(program))
 	}
 	objects := []string{program}
+	for _, tool := range real {
+		path, err := exec.LookPath("/usr/bin/" + tool)
+		if err != nil {
+			return err
+		}
+		if err := a.File("usr/bin/"+tool, path); err != nil {
+			return err
+		}
+		objects = append(objects, path)
+	}
 	err = filepath.WalkDir(library, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -136,14 +152,14 @@ func sharedObjects(a *machine.Archive, programs []string) error {
 			continue
 		}
 		done = append(done, to)
-		real, err := filepath.EvalSymlinks(path)
+		file, err := filepath.EvalSymlinks(path)
 		if err != nil {
 			return err
 		}
-		if _, err := os.Stat(real); err != nil {
+		if _, err := os.Stat(file); err != nil {
 			return err
 		}
-		if err := a.File(to, real); err != nil {
+		if err := a.File(to, file); err != nil {
 			return err
 		}
 	}

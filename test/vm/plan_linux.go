@@ -3,19 +3,21 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // turn is one run of a test binary in a guest, as one user in one place.
 type turn struct {
-	Name    string
-	Binary  string
-	Tests   []string          // top-level tests; each must end
-	Only    string            // of their subtests, a pattern; "" is all
-	User    int               // uid
-	Cgroup  string            // where it starts: see layout
-	Tmpfs   bool              // worlds lie on a tmpfs, not on ext4
-	Env     []string          // added
-	Sysctls map[string]string // name, with slashes, and value while it lasts
+	Name   string
+	Binary string
+	Tests  []string  // top-level tests; each must end
+	Only   string    // of their subtests, a pattern; "" is all
+	Least  int       // so many of those, two levels down, must end
+	User   int       // uid
+	Cgroup string    // where it starts: see layout
+	Tmpfs  bool      // worlds lie on a tmpfs, not on ext4
+	Env    []string  // added
+	Sysctl [2]string // name, with slashes, and value while it lasts
 }
 
 // boot is one start of a guest.
@@ -42,60 +44,116 @@ const (
 
 // What runs in each guest, by the packages that hold it.
 var (
+	few    = []string{"TestMissing", "TestPids", "TestMemory"}
+	smoke  = slices.Concat(few, []string{"TestRenames"})
+	more   = []string{"TestSmoke", "TestRam", "TestSwap", "TestCounts"}
 	limits = []string{
-		"TestMemory", "TestSwap", "TestPids", "TestPidsAlone", "TestCPUs", "TestLimitsTogether", "TestCountsAreTheCgroups", "TestMissing", "TestDeadline", "TestOutput",
+		"TestMemoryLimit", "TestGroupsOfTheKilledAreRemoved", "TestCPULimit", "TestPidsLimit",
+		"TestCPUTimeLimit", "TestDiskLimitOfALayerInRAM", "TestLimitsTogether",
 	}
-	smoke = []string{"TestSmoke", "TestRam", "TestRenames", "TestNothingIsLeft"}       // the main job
-	few   = []string{"TestSmoke", "TestMemory", "TestPids", "TestCPUs", "TestMissing"} // where no cgroup is to be had
-	runs  = []string{
-		"TestPromotionEqualsAPlainCopy", "TestRenameSemantics", "TestJail", "TestNoNetworkInside", "TestDeadlineKillsAForkBomb", "TestHostNodesKeepTheirModes",
+	runs    = []string{"TestRenameSemantics", "TestJail", "TestHostNodesKeepTheirModes"}
+	seccomp = []string{"TestKernel", "TestCompat"}
+	// Attacks by what may differ from kernel to kernel: namespaces, /proc,
+	// descriptors, calls that are refused, neighbours.
+	tried = []string{
+		"exe-overwrite", "fd-init-steal", "chroot-breakout", "old-root-reach", "host-secret-read", "masked-unmask", "proc-sys-write", "userns-again", "mount-anything", "trace-others",
+		"keyrings", "compat-abi", "socket-families", "setns", "notify-race", "cgroup-clone", "cgroup-escape", "unix-abstract", "unix-path", "kill-host",
 	}
-	mover   = []string{"TestMoveSurvivesBrokenWaits"}
-	seccomp = []string{"TestKernel", "TestNotifyVerdicts"}
-	refused = map[string]map[string]string{
-		"user.max_user_namespaces=0":         {"user/max_user_namespaces": "0"},
-		"user.max_mnt_namespaces=0":          {"user/max_mnt_namespaces": "0"},
-		"kernel.unprivileged_userns_clone=0": {"kernel/unprivileged_userns_clone": "0"},
-	}
+	refused = [][2]string{{"user/max_user_namespaces", "0"}, {"user/max_mnt_namespaces", "0"}, {"kernel/unprivileged_userns_clone", "0"}}
 )
 
-// planOf says what is run on a kernel.
-func planOf(series string) []boot {
-	reflink := map[string]string{"6.1": "btrfs", "6.12": "xfs"}[series]
-	if reflink == "" {
-		reflink = "btrfs"
+// planOf says what is run on a kernel. In short, what runs as root and as an
+// ordinary user runs on 6.12 as the one and on 6.1 as the other, with half of the
+// attacks each.
+func planOf(series string, short bool) []boot {
+	reflink := "btrfs"
+	if series == "6.12" {
+		reflink = "xfs"
 	}
-	userRuns := "overlay"
-	if series == "5.10" { // no overlay in a user namespace
-		userRuns = "copy"
+	root, delegated, user := turn{Cgroup: inSession}, turn{User: 1000, Cgroup: inDelegated}, turn{User: 1000, Cgroup: inNone}
+	named := func(name string, t turn, binary string, only string, tests ...string) turn {
+		t.Name, t.Binary, t.Only, t.Tests = name, binary, only, tests
+		return t
 	}
-	main := boot{reflink: reflink, turns: []turn{
-		{Name: "root", Binary: "inside", Tests: slices.Concat(smoke, limits), Cgroup: inSession},
-		{Name: "user delegated", Binary: "inside", Tests: slices.Concat(smoke, limits), User: 1000, Cgroup: inDelegated},
-		{Name: "user", Binary: "inside", Tests: few, User: 1000, Cgroup: inNone},
-		{Name: "run root", Binary: "run", Tests: runs, Only: "overlay", Cgroup: inSession},
-		{Name: "run user", Binary: "run", Tests: runs, Only: userRuns, User: 1000, Cgroup: inNone},
-		{Name: "seccomp", Binary: "filter", Tests: seccomp, User: 1000, Cgroup: inNone},
-	}}
-	if series != "5.10" {
-		main.turns = append(main.turns, turn{Name: "mover", Binary: "jail", Tests: mover, User: 1000, Cgroup: inNone})
+	main := boot{reflink: reflink}
+	if series == "5.10" {
+		main.turns = []turn{
+			named("root", root, "inside", "", "TestTooOld"),
+			named("user delegated", delegated, "inside", "", "TestTooOld"),
+			named("user", user, "inside", "", "TestTooOld"),
+		}
+		return []boot{main}
 	}
+	add := func(turns ...turn) { main.turns = append(main.turns, turns...) }
+	asRoot, asUser := slices.Concat(smoke, more), slices.Concat(smoke, more)
+	switch {
+	case short && series == "6.12":
+		asUser = smoke
+	case short:
+		asRoot = smoke
+	}
+	add(
+		named("root", root, "inside", "", asRoot...),
+		named("user delegated", delegated, "inside", "", asUser...),
+		named("user", user, "inside", "", few...),
+	)
+	attempts, limits := tried, limits
+	if short {
+		attempts, limits = nil, limits[:4] // those that a cgroup holds
+		for i, name := range tried {
+			if (i%2 == 0) == (series == "6.12") {
+				attempts = append(attempts, name)
+			}
+		}
+	}
+	attack := strings.Join(attempts, "|") + ")$/./^(overlay|copy|reflink-.*"
+	if !short || series == "6.12" {
+		add(
+			named("limits root", root, "limits", "overlay|uid .*", limits...),
+			named("run root", root, "run", "overlay", runs...),
+			named("report root", root, "attack", "", "TestReport"),
+			named("attacks root", root, "attack", attack, "TestAttacks"),
+		)
+		main.turns[len(main.turns)-1].Least = len(attempts)
+	}
+	if !short || series != "6.12" {
+		add(
+			named("limits user delegated", delegated, "limits", "overlay|uid .*", limits...),
+			named("run user", user, "run", "overlay", runs...),
+			named("report user", user, "attack", "", "TestReport"),
+			named("attacks user", user, "attack", attack, "TestAttacks"),
+		)
+		main.turns[len(main.turns)-1].Least = len(attempts)
+	}
+	if !short {
+		add(
+			named("mover", user, "jail", "", "TestMoveSurvivesBrokenWaits"),
+			named("disk", user, "limits", "overlay", "TestDiskLimit"),
+		)
+	}
+	add(named("seccomp", user, "filter", "", seccomp...))
 	if series != "6.12" { // before Linux 6.6 a tmpfs keeps no attributes of users
-		main.turns = append(main.turns, turn{Name: "user tmpfs", Binary: "inside", Tests: []string{"TestSmoke", "TestRenames"}, User: 1000, Cgroup: inNone, Tmpfs: true})
+		t := named("user tmpfs", user, "inside", "", "TestSmoke", "TestRenames")
+		t.Tmpfs, t.Env = true, []string{"HUTCH_VM_TMPFS=yes"}
+		add(t)
 	}
-	for name, sysctls := range refused {
-		main.turns = append(main.turns, turn{
-			Name: "refused " + name, Binary: "inside", Tests: []string{"TestRefused"}, User: 1000, Cgroup: inNone,
-			Env: []string{"HUTCH_VM_REFUSED=" + name}, Sysctls: sysctls,
-		})
+	for _, setting := range refused {
+		name := strings.ReplaceAll(setting[0], "/", ".")
+		t := named("refused "+name, user, "inside", "", "TestRefused")
+		t.Env, t.Sysctl = []string{"HUTCH_VM_REFUSED=" + name}, setting
+		add(t)
 	}
 	boots := []boot{main}
 	if series == "6.12" {
-		env := []string{"HUTCH_VM_LANDLOCK=no", "HUTCH_VM_MEMORY=no"}
-		less := boot{name: "less", append: "lsm=lockdown,yama,apparmor cgroup_disable=memory", reflink: reflink}
-		for _, who := range []turn{{Name: "root", Cgroup: inSession}, {Name: "user delegated", User: 1000, Cgroup: inDelegated}} {
-			who.Binary, who.Env, who.Tests = "inside", env, []string{"TestSmoke", "TestMissing", "TestMemory", "TestLimitsTogether"}
-			less.turns = append(less.turns, who)
+		less := boot{name: "less", append: "lsm=lockdown,yama,apparmor cgroup_disable=memory", reflink: reflink, turns: []turn{
+			named("root", root, "inside", "", few...),
+			named("user delegated", delegated, "inside", "", few...),
+		}}
+		for i := range less.turns {
+			less.turns[i].Env = []string{"HUTCH_VM_LANDLOCK=no", "HUTCH_VM_MEMORY=no"}
+		}
+		if short {
+			less.turns = less.turns[1:]
 		}
 		boots = append(boots, less)
 	}

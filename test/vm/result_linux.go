@@ -18,6 +18,7 @@ type result struct {
 	passed, failed int
 	skipped        []string
 	seen           map[string][]string // turn -> top-level tests that ended
+	deep           map[string]int      // turn -> tests two levels down, or deeper, that ended
 	missed         []string            // turns or tests that did not end
 	output         []string            // of the turn that runs
 	tail           []string            // the last lines of the console
@@ -28,7 +29,9 @@ type result struct {
 	cpu            time.Duration // that the machine took
 }
 
-func newResult(turns []turn) *result { return &result{turns: turns, seen: map[string][]string{}} }
+func newResult(turns []turn) *result {
+	return &result{turns: turns, seen: map[string][]string{}, deep: map[string]int{}}
+}
 
 // The testing package marks its own lines (-test.v=test2json).
 var verdict = regexp.MustCompile(`^\x16--- (PASS|FAIL|SKIP): (\S+)`)
@@ -47,6 +50,9 @@ func (r *result) read(console io.Reader) {
 		if ended == nil {
 			r.missed = append(r.missed, t.Name)
 			continue
+		}
+		if r.deep[t.Name] < t.Least {
+			r.missed = append(r.missed, fmt.Sprintf("%s: %d of %d", t.Name, t.Least-r.deep[t.Name], t.Least))
 		}
 		for _, name := range t.Tests {
 			if !slices.Contains(ended, name) {
@@ -94,6 +100,9 @@ func (r *result) line(line string) {
 			r.passed++
 		case m[1] == "FAIL" && top:
 			r.failed++
+		}
+		if strings.Count(m[2], "/") > 1 && m[1] != "SKIP" {
+			r.deep[r.turn]++
 		}
 		if top {
 			r.seen[r.turn] = append(r.seen[r.turn], m[2])

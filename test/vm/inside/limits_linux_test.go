@@ -63,10 +63,12 @@ func TestSwap(t *testing.T) {
 // and says how many it has.
 const forks = `i=0; while [ $i -lt 60 ]; do sleep 100 & i=$((i+1)); echo $i; done`
 
-func testPids(t *testing.T, more ...string) {
+// TestPids asks for this limit alone. A controller for threads can be had in a
+// group that holds processes, at the price that no group below it can; and
+// before Linux 5.14 a user namespace has no count of its own.
+func TestPids(t *testing.T) {
 	w := lab.New(t)
-	// Those of the same user outside do not count.
-	for range 20 {
+	for range 20 { // of the same user, outside: they do not count
 		other := exec.Command("sleep", "300")
 		if err := other.Start(); err != nil {
 			t.Fatal(err)
@@ -74,38 +76,11 @@ func testPids(t *testing.T, more ...string) {
 		done := lab.Expect(other.Process.Pid)
 		defer func() { _ = other.Process.Kill(); _ = other.Wait(); done() }()
 	}
-	out, _ := w.JSON(append(append([]string{"--pids", "20"}, more...), "--", "sh", "-c", forks)...)
+	out, _ := w.JSON("--pids", "20", "--", "sh", "-c", forks)
 	said := strings.Fields(out.Stdout)
 	if len(said) > 20 || len(said) < 8 {
 		t.Errorf("%d processes were started under --pids 20: %s", len(said), out.Stderr)
 	}
-}
-
-func TestPids(t *testing.T) { testPids(t, "--memory", "300M", "--cpus", "1") }
-
-// TestPidsAlone: a controller for threads can be had in a group that holds
-// processes, at the price that no group below it can.
-func TestPidsAlone(t *testing.T) { testPids(t) }
-
-func TestCPUs(t *testing.T) {
-	w := lab.New(t)
-	out, r := w.JSON("--cpus", "0.3", "--", "sh", "-c", "timeout 3 sh -c 'while :; do :; done'; true")
-	w.Want(r, 0)
-	// 0.9 s and a period of the kernel's; without a limit it is nearly all.
-	if cgroups() && out.CPUMS > 1500 {
-		t.Errorf("%v ms of CPU in 3 s under --cpus 0.3", out.CPUMS)
-	}
-	wantMissing(t, out, !cgroups())
-}
-
-func TestLimitsTogether(t *testing.T) {
-	w := lab.New(t)
-	out, r := w.JSON("--memory", "256M", "--pids", "64", "--cpus", "1.5", "--timeout", "60s", "--output-limit", "10M", "--", "echo", "fine")
-	w.Want(r, 0)
-	if out.Stdout != "fine\n" {
-		t.Errorf("stdout %q", out.Stdout)
-	}
-	wantMissing(t, out, !memory())
 }
 
 func TestMissing(t *testing.T) {
@@ -127,24 +102,6 @@ func TestMissing(t *testing.T) {
 	r := w.Box("--memory", "200M", "--require", "limits", "--", "echo", "ran")
 	if want := map[bool]int{true: 0, false: 125}[memory()]; r.Code != want {
 		t.Errorf("--require limits: exit %d, want %d: %v", r.Code, want, r)
-	}
-}
-
-func TestDeadline(t *testing.T) {
-	w := lab.New(t)
-	out, r := w.JSON("--timeout", "1500ms", "--pids", "30", "--", "sh", "-c", "setsid sh -c 'trap \"\" TERM INT; while :; do sleep 100; done' & while :; do :; done")
-	w.Want(r, 124)
-	if out.Status != "timeout" && !out.TimedOut {
-		t.Errorf("status %q", out.Status)
-	}
-}
-
-func TestOutput(t *testing.T) {
-	w := lab.New(t)
-	out, r := w.JSON("--output-limit", "100K", "--memory", "200M", "--", "sh", "-c", "while :; do echo 0123456789012345678901234567890123456789; done")
-	w.Want(r, 137)
-	if out.Status != "output_exceeded" && !strings.Contains(out.Status, "output") {
-		t.Errorf("status %q", out.Status)
 	}
 }
 
@@ -177,9 +134,9 @@ func number(text, key string) (float64, bool) {
 	return 0, false
 }
 
-// TestCountsAreTheCgroups holds the outcome's peak and processor time against
+// TestCounts holds the outcome's peak and processor time against
 // what the kernel's own counters of the group say while it still exists.
-func TestCountsAreTheCgroups(t *testing.T) {
+func TestCounts(t *testing.T) {
 	if !cgroups() {
 		t.Skip("no cgroup is to be had here")
 	}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"hutch/test/lab"
 )
@@ -106,19 +105,25 @@ assert sorted(os.listdir("moved")) == ["made", "other.txt"], os.listdir("moved")
 	}
 }
 
-// TestNothingIsLeft kills hutch itself: the box must go with it, and what is
-// left of its cgroup with the next run.
-func TestNothingIsLeft(t *testing.T) {
-	w := lab.New(t)
-	w.Sample()
-	run := w.Start(lab.Options{}, "run", "--memory", "200M", "--pids", "50", "--", "sh", "-c", "echo up; setsid sleep 1000 & sleep 1000")
-	run.WaitFor("up")
-	run.Signal(9)
-	run.Wait()
-	time.Sleep(time.Second)
-	w.Age()
-	w.Want(w.Run("gc"), 0)
-	w.Want(w.Box("--memory", "200M", "--", "true"), 0)
+// TestTooOld: before Linux 5.12 (mount_setattr) nothing runs, whatever the
+// strategy, and one line says which kernel is needed.
+func TestTooOld(t *testing.T) {
+	if since(t, 5, 12) {
+		t.Fatal("this kernel is young enough")
+	}
+	for _, s := range append([]lab.Strategy{{Test: "auto"}}, lab.Strategies(t)...) {
+		t.Run(s.Test, func(t *testing.T) {
+			w := lab.NewWith(t, s)
+			w.Sample()
+			before := w.Snap()
+			r := w.Box("--commit", "--memory", "200M", "--", "sh", "-c", "echo ran; echo x > new.txt")
+			w.Want(r, 125)
+			w.Untouched(before)
+			if strings.Contains(r.Stdout, "ran") || strings.Count(r.Stderr, "\n") != 1 || !strings.Contains(r.Stderr, "needs Linux 5.12") {
+				t.Errorf("not one line that names the kernel it needs: %q", r.Stderr)
+			}
+		})
+	}
 }
 
 // TestRefused: where the kernel was told to refuse namespaces nothing runs, and

@@ -32,6 +32,7 @@ func (e exit) Error() string { return fmt.Sprintf("exit %d", int(e)) }
 
 func main() {
 	fsat.Searcher()
+	keepOwnerBits()
 	args := joinBooleans(os.Args[1:])
 	if len(args) > 0 && args[0] == "run" {
 		// The command that must start fast is built alone.

@@ -31,6 +31,7 @@ func TestHostileStart(t *testing.T) {
 		{name: "few descriptors", shell: `ulimit -n 64; exec "$@"`},
 		{name: "umask of nothing", shell: `umask 0; exec "$@"`},
 		{name: "umask of all", shell: `umask 077; exec "$@"`},
+		{name: "umask of the owner too", shell: `umask 777; exec "$@"`},
 		{name: "large core", shell: `ulimit -c unlimited; exec "$@"`},
 		{name: "ignored signals", shell: `trap '' INT TERM HUP PIPE CHLD USR1; exec "$@"`},
 		{name: "preloaded code", shell: `exec "$@"`, env: []string{"LD_PRELOAD=/nonexistent/evil.so", "LD_AUDIT=/nonexistent/evil.so", "LD_LIBRARY_PATH=/nonexistent", "GCONV_PATH=/nonexistent", "GODEBUG=http2debug=1", "GOTRACEBACK=crash"}},

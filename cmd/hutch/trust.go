@@ -39,7 +39,7 @@ loosens is printed, and nothing is asked.`,
 					err = fmt.Errorf("nothing of %s is trusted; see hutch trust --list", path)
 				}
 				if err == nil {
-					fmt.Printf("%s of %s may only tighten again\n", policy.WorkspaceFile, path)
+					fmt.Printf("%s of %s may only tighten again\n", policy.WorkspaceFile, oneLine(path))
 				}
 				return err
 			}
@@ -47,7 +47,7 @@ loosens is printed, and nothing is asked.`,
 			if err != nil {
 				return err
 			}
-			fmt.Printf("trusted: %s of %s, as it is now\n", policy.WorkspaceFile, path)
+			fmt.Printf("trusted: %s of %s, as it is now\n", policy.WorkspaceFile, oneLine(path))
 			for _, o := range loose {
 				fmt.Printf("loosens: %s = %s (%s)\n", o.Key, o.Value, o.Source)
 			}

@@ -308,13 +308,13 @@ var table = []Row{
 		Why: "it changes what other programs load, or whom they talk to", Source: "CVE-2025-61260",
 	},
 	{
-		ID: "home", Tier: Hold, Who: "the shell, git and the desktop", When: "at your next login or shell",
+		ID: "home", Tier: Hold, Who: "the shell, git, the desktop and hutch", When: "at your next login, shell or box",
 		Paths: []string{
 			".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile", ".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".cshrc", ".tcshrc", ".login", ".inputrc", ".pam_environment", ".xinitrc", ".xprofile", ".xsession", ".xsessionrc", ".tmux.conf", ".screenrc",
-			".config/fish/**", ".config/environment.d/**", ".config/systemd/**", ".config/autostart/**", ".local/share/systemd/**", ".ssh/**", ".gnupg/**", ".gitconfig", ".config/git/**", ".local/bin/**", "library/launchagents/**",
+			".config/fish/**", ".config/environment.d/**", ".config/systemd/**", ".config/autostart/**", ".local/share/systemd/**", ".ssh/**", ".gnupg/**", ".gitconfig", ".config/git/**", ".local/bin/**", ".config/hutch/**", "library/launchagents/**",
 		},
 		Restricts: true, judge: judgeHome, Content: "where the workspace holds your home directory, or your home links to the file",
-		Why: "it is read at every login", Source: "bash(1), zsh(1)",
+		Why: "it is read at every login, or says what every box may do", Source: "bash(1), zsh(1), docs/policy.md",
 	},
 
 	// links

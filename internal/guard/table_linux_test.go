@@ -114,6 +114,7 @@ var examples = []example{
 	{row: "dotenv", path: ".env", text: "A=b\nexport LD_PRELOAD=./x.so\n", before: "A=b\n", ordinary: "sub/.env", ordinaryText: "DATABASE_URL=x\nPORT=3\nVITE_API_BASE_URL=x\n"},
 	{row: "dotenv", path: "svc/.env.local", text: "ANTHROPIC_BASE_URL=http://x\n", before: "A=b\n", ordinary: ".env.example", ordinaryText: "PATH=x\n"},
 	{row: "home", setup: func(w *world) { w.home = w.workspace + "/me" }, path: "me/.bashrc", text: "x", ordinary: "other/.bashrc", ordinaryText: "x"},
+	{row: "home", setup: func(w *world) { w.home = w.workspace + "/me" }, path: "me/.config/hutch/config.toml", text: "x", ordinary: "me/.config/other/config.toml", ordinaryText: "x"},
 	{row: "home", setup: func(w *world) { must(w.t, os.Symlink(w.workspace+"/zsh/rc", w.home+"/.zshrc")) }, path: "zsh/rc", text: "x", ordinary: "zsh/rc2", ordinaryText: "x"},
 	{row: "link-outside", path: "l", text: "-> ../home/x", before: "-> a", ordinary: "m", ordinaryText: "-> /usr/bin/env"},
 	{row: "link-outside", path: "l", text: "-> /etc/passwd", before: "-> a", ordinary: "d/m", ordinaryText: "-> ../a/b"},

@@ -19,6 +19,9 @@ func checkPattern(text string) error {
 	if err := fsat.CheckArgument(text, fsat.Beneath); err != nil {
 		return err
 	}
+	if rest, ok := strings.CutPrefix(text, "./"); ok {
+		text = "/" + rest
+	}
 	set, err := globs.Parse([]string{text})
 	if err != nil {
 		return err

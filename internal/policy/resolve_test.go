@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 )
 
 // sample is a key with two texts, the second of which allows more.
@@ -455,6 +456,25 @@ func TestDocumentSaysTheSame(t *testing.T) {
 				t.Errorf("%s: printed and read again:\n%s\n%s", name, f.TOML(false), again.TOML(false))
 			}
 		}
+	}
+}
+
+// TestPrintedTextActsOnNoTerminal: the file may be an agent's.
+func TestPrintedTextActsOnNoTerminal(t *testing.T) {
+	hostile := `\u001b]0;x\u0007\u009b\u202e\n`
+	f := resolved(t, Sources{Workspace: []byte("[paths]\nread = [\"/" + hostile + "\"]\nhide = [\"/" + hostile + "\"]\n[env.set]\n\"A" + hostile + "\" = \"" + hostile + "\"\n")})
+	f.Notes = append(f.Notes, "a\x1bb\nc")
+	printed := f.TOML(true)
+	for _, o := range append(f.Untrusted, f.Origins...) {
+		printed += o.Key + o.Value
+	}
+	for _, c := range printed {
+		if c != '\n' && !unicode.IsPrint(c) {
+			t.Fatalf("%q in %s", c, printed)
+		}
+	}
+	if strings.Count(printed, `\u009b`) < 4 {
+		t.Errorf("the text is not there: %s", printed)
 	}
 }
 

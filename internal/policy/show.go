@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // TOML writes the policy in force as a document, which says the same when it is
@@ -26,7 +27,7 @@ func (f *InForce) TOML(explain bool) string {
 		var sources []string
 		for _, o := range f.Origins {
 			if o.Key == k.Name {
-				source := o.Source
+				source := printed(o.Source)
 				if k.list() {
 					source += ": " + o.Value
 				}
@@ -40,10 +41,20 @@ func (f *InForce) TOML(explain bool) string {
 	}
 	if explain {
 		for _, note := range f.Notes {
-			fmt.Fprintf(&b, "\n# %s\n", strings.ReplaceAll(note, "\n", " "))
+			fmt.Fprintf(&b, "\n# %s\n", printed(note))
 		}
 	}
 	return b.String()
+}
+
+// printed keeps a text in its comment: names of files are anybody's choice.
+func printed(text string) string {
+	return strings.Map(func(c rune) rune {
+		if unicode.IsPrint(c) {
+			return c
+		}
+		return '?'
+	}, text)
 }
 
 // Document returns the policy in force as a document, which says the same when

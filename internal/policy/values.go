@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"hutch/internal/fsat"
 )
@@ -418,16 +419,26 @@ func format(v any) string {
 	return fmt.Sprint(v)
 }
 
-// quote writes a basic string of TOML, which is one of JSON but for DEL.
+// quote writes a basic string of TOML. What does not print is escaped: it may be
+// shown on a terminal.
 func quote(text string) string {
-	if strings.IndexFunc(text, func(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }) < 0 {
-		return `"` + text + `"` // as nearly always
-	}
 	var b strings.Builder
-	encoder := json.NewEncoder(&b)
-	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(text)
-	return strings.ReplaceAll(strings.TrimSuffix(b.String(), "\n"), "\x7f", `\u007f`)
+	b.WriteByte('"')
+	for _, c := range text {
+		switch {
+		case c == '"' || c == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(c)
+		case unicode.IsPrint(c):
+			b.WriteRune(c)
+		case c <= 0xffff:
+			fmt.Fprintf(&b, `\u%04x`, c)
+		default:
+			fmt.Fprintf(&b, `\U%08x`, c)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
 }
 
 // SetFlag makes a document say what the key's flag does. A flag that takes a

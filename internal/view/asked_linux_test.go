@@ -305,7 +305,9 @@ func TestHidden(t *testing.T) {
 		{[]string{"conf", ".env"}, []string{".env", "conf"}},
 		{[]string{"~/src/app/secrets", "/home/ann/src/app/conf/deep", "~/src/app/none", "~/.ssh"}, []string{"conf/deep", "secrets"}},
 		{[]string{"link"}, []string{"link"}},
-		{[]string{"~/src/app/link/x"}, nil},
+		{[]string{"~/src/app/link/x"}, []string{"secrets/x"}},
+		{[]string{"~/src/app/link"}, []string{"link", "secrets"}},
+		{[]string{"link/x"}, []string{"secrets/x"}},
 		{[]string{".git/.env"}, []string{".git/.env"}},
 	} {
 		h.Hide = tt.hide

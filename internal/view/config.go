@@ -115,7 +115,7 @@ func (s *sight) prepend(path, text string) {
 // secretText reports whether a line of a file holds a secret.
 func secretText(text string) bool {
 	for line := range strings.Lines(text) {
-		if secretValue(line) {
+		if secretValue(line) || secretSegment(line) {
 			return true
 		}
 		key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
@@ -136,14 +136,18 @@ func cutAny(s, chars string) (before, after string, ok bool) {
 
 // harmless reports whether a value of a configuration may be seen in a box.
 func harmless(value string) bool {
-	return len(value) <= valueMax && !secretValue(value) && strings.IndexFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f || r == 0xfffd }) < 0
+	return len(value) <= valueMax && !secretValue(value) && !secretSegment(value) && strings.IndexFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f || r == 0xfffd }) < 0
 }
 
 // allowed reports whether a list of patterns names a key, without regard to
-// case.
+// case. A * stands for one name between the points of a pattern that has some:
+// a table below it may hold anything.
 func allowed(list []string, key string) bool {
 	key = strings.ToLower(key)
-	return key != "" && slices.ContainsFunc(list, func(p string) bool { return matches(p, key) })
+	return key != "" && slices.ContainsFunc(list, func(p string) bool {
+		points := strings.Count(p, ".")
+		return matches(p, key) && (points == 0 || points == strings.Count(key, "."))
+	})
 }
 
 // cleanLines keeps the lines in which no secret shows.
@@ -467,7 +471,7 @@ var uvKeys = []string{
 func cleanUv(_ *sight, text string) string { return cleanTOML(text, uvKeys) }
 
 var bunKeys = []string{
-	"install.registry", "install.exact", "install.optional", "install.dev", "install.peer", "install.production", "install.auto", "install.frozenlockfile", "install.savetextlockfile", "install.linker", "install.scopes.*", "telemetry", "loglevel", "smol", "test.*", "run.shell", "run.silent",
+	"install.registry", "install.exact", "install.optional", "install.dev", "install.peer", "install.production", "install.auto", "install.frozenlockfile", "install.savetextlockfile", "install.linker", "install.scopes.*", "install.scopes.*.url", "telemetry", "loglevel", "smol", "test.*", "run.shell", "run.silent",
 }
 
 func cleanBun(_ *sight, text string) string { return cleanTOML(text, bunKeys) }
@@ -525,7 +529,7 @@ func cleanTOML(text string, keys []string) string {
 		}
 		name := tomlName(key)
 		full := strings.TrimPrefix(table+"."+name, ".")
-		if name == "" || strings.Contains(key, ".") || seen[full] || !allowed(keys, full) || !harmless(value) || !harmless(full) || strings.HasSuffix(full, ".linker") && strings.Contains(value, "/") {
+		if name == "" || strings.Contains(key, ".") || secretName(name) || seen[full] || !allowed(keys, full) || !harmless(value) || !harmless(full) || strings.HasSuffix(full, ".linker") && strings.Contains(value, "/") {
 			continue
 		}
 		seen[full] = true

@@ -17,7 +17,9 @@ import (
 const maxWalk = 5_000_000
 
 // Hidden returns the paths of the workspace, open as ws, that the policy keeps
-// from the box: relative, sorted, and none beneath another. A pattern without a
+// from the box: relative, sorted, and none beneath another. hutch's own state is
+// among them where the workspace holds it: what vouches for promotions, and says
+// which policies are trusted. A pattern without a
 // slash can match anywhere, so it costs a listing of every directory (0.1 s for
 // 100,000 files); one with a slash only of those that it could match in; a plain
 // path one lstat. Without patterns nothing is read.
@@ -25,22 +27,24 @@ const maxWalk = 5_000_000
 // What cannot be read is hidden too, since nobody knows what is in it, and its
 // owner could open it in a box.
 func Hidden(ws int, h Host) ([]string, error) {
-	if len(h.Hide) == 0 {
-		return nil, nil
-	}
-	s := &sight{Host: h}
+	s := &sight{Host: h, files: newResolver(h.root, h.Workspace)}
 	var hidden, patterns []string
+	if h.StateDir != "" {
+		hidden = s.named(ws, h.StateDir)
+	}
+	if len(h.Hide) == 0 {
+		return hidden, nil
+	}
 	git := false // only a pattern that names it reaches into .git
 	for _, asked := range h.Hide {
 		path, isPath := s.absolute(asked)
 		switch {
-		case isPath && h.Workspace != "" && inside(path, h.Workspace) && path != h.Workspace:
-			rel := path[len(h.Workspace)+1:]
-			if _, err := fsat.Lstat(ws, rel); err == nil {
-				hidden = append(hidden, rel)
-			}
 		case isPath:
+			hidden = append(hidden, s.named(ws, path)...)
 		default:
+			if rel := strings.Trim(strings.TrimPrefix(asked, "./"), "/"); h.Workspace != "" && strings.Contains(rel, "/") && !strings.ContainsAny(rel, `*?[\`) {
+				hidden = append(hidden, s.named(ws, filepath.Join(h.Workspace, rel))...)
+			}
 			if rest, ok := strings.CutPrefix(asked, "./"); ok {
 				asked = "/" + rest
 			}
@@ -67,6 +71,44 @@ func Hidden(ws int, h Host) ([]string, error) {
 		}
 	}
 	return top, nil
+}
+
+// named returns what a path names in the workspace: itself, and where links on
+// the way and at its end lead. A path that a closed directory hides from hutch
+// could be seen in the box, whose owner can open it; so that is hidden whole.
+func (s *sight) named(ws int, path string) []string {
+	if s.Workspace == "" {
+		return nil
+	}
+	parent := filepath.Join(s.deepest(filepath.Dir(path)), filepath.Base(path))
+	var found []string
+	for _, path := range []string{path, parent, s.deepest(path)} {
+		if !inside(path, s.Workspace) || path == s.Workspace {
+			continue
+		}
+		rel := path[len(s.Workspace)+1:]
+		_, err := fsat.Lstat(ws, rel)
+		for errors.Is(err, unix.EACCES) && strings.Contains(rel, "/") {
+			rel = filepath.Dir(rel)
+			_, err = fsat.Lstat(ws, rel)
+		}
+		if err == nil && !slices.Contains(found, rel) {
+			found = append(found, rel)
+		}
+	}
+	return found
+}
+
+// deepest follows the links of a path as far as it can be looked at.
+func (s *sight) deepest(path string) string {
+	for known, rest := path, ""; ; known, rest = filepath.Dir(known), filepath.Join(filepath.Base(known), rest) {
+		if real, ok := s.files.follow(known); ok {
+			return filepath.Join(real, rest)
+		}
+		if known == "/" {
+			return path
+		}
+	}
 }
 
 func walk(ws int, set *globs.Set, git bool) ([]string, error) {

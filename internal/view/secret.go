@@ -147,10 +147,15 @@ func secretValue(value string) bool {
 		if end := strings.IndexAny(after, "/?# ,\t\n"); end >= 0 {
 			authority = after[:end]
 		}
-		if strings.Contains(authority, "@") {
+		_, port, _ := strings.Cut(authority[strings.LastIndexByte(authority, ']')+1:], ":")
+		port, _, _ = cutAny(port, "|;'\"<>)")
+		if strings.Contains(authority, "@") || strings.Trim(port, "0123456789") != "" { // a password with a slash in it is no port
 			return true
 		}
 		rest = after
+	}
+	if secretLogin(value) || secretParameter(value) {
+		return true
 	}
 	// A token may stand anywhere in a value: after a flag, in quotes.
 	const shortest = 16 // of a token; "sk-" begins words, too
@@ -160,6 +165,57 @@ func secretValue(value string) bool {
 		}
 	}
 	return strings.Contains(value, "-----BEGIN ")
+}
+
+// secretLogin reports whether a value has user:password@host in it, which some
+// programs take without a scheme, or with an escaped one.
+func secretLogin(value string) bool {
+	for before, rest, found := strings.Cut(value, "@"); found; before, rest, found = strings.Cut(rest, "@") {
+		login := before[strings.LastIndexAny(before, "/ \t\n,;")+1:]
+		if _, password, ok := strings.Cut(login, ":"); ok && password != "" && rest != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// secretParameter reports whether the query of an address has a parameter that
+// says it is a secret.
+func secretParameter(value string) bool {
+	_, query, found := strings.Cut(value, "://")
+	if _, query, found = strings.Cut(query, "?"); !found {
+		return false
+	}
+	for parameter := range strings.FieldsFuncSeq(query, func(r rune) bool { return strings.ContainsRune("?&; \t\"'", r) }) {
+		name, text, _ := strings.Cut(parameter, "=")
+		if text != "" && (secretName(name) || strings.EqualFold(name, "sig")) {
+			return true
+		}
+	}
+	return false
+}
+
+// secretSegment reports whether the path of an address has a name in it that
+// nobody chose: letters and digits in disorder. Some package indexes take a
+// token there.
+func secretSegment(value string) bool {
+	const shortest = 12
+	_, path, found := strings.Cut(value, "://")
+	if _, path, found = strings.Cut(path, "/"); !found {
+		return false
+	}
+	for name := range strings.FieldsFuncSeq(path, func(r rune) bool { return (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') }) {
+		changes := 0
+		for i := 1; i < len(name); i++ {
+			if (name[i] <= '9') != (name[i-1] <= '9') {
+				changes++
+			}
+		}
+		if len(name) >= shortest && changes >= 4 {
+			return true
+		}
+	}
+	return false
 }
 
 // homeOf returns the home a path lies in, by where homes usually are; "" for

@@ -124,6 +124,80 @@ func TestHiddenPathsOfTheWorkspace(t *testing.T) {
 	})
 }
 
+// TestHiddenThroughLinks: a path that is written with a link in it, the
+// workspace's own or one around it, hides what it leads to; and one in a
+// directory that hutch cannot look into is not seen by opening that.
+func TestHiddenThroughLinks(t *testing.T) {
+	for _, s := range lab.Strategies(t)[:2] {
+		t.Run(s.Test, func(t *testing.T) {
+			w := lab.NewWith(t, s)
+			around := filepath.Join(w.Base, "around")
+			if err := os.Symlink(w.Dir, around); err != nil {
+				t.Fatal(err)
+			}
+			w.Write("env", marker)
+			w.Write("conf.d/key", marker)
+			w.Write("conf.d/ok", "ok\n")
+			w.Write("closed/in/key", marker)
+			for link, to := range map[string]string{"conf": "conf.d", "one": "conf.d/key"} {
+				if err := os.Symlink(to, filepath.Join(w.Dir, link)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			closed := filepath.Join(w.Dir, "closed")
+			if err := os.Chmod(closed, 0); err != nil {
+				t.Fatal(err)
+			}
+			defer os.Chmod(closed, 0o755)
+			for _, hide := range [][]string{
+				{around + "/env", around + "/conf/key", around + "/closed/in/key"},
+				{w.Dir + "/env", w.Dir + "/one", w.Dir + "/closed/in/key"},
+				{"env", "conf/key", "./closed/in/key"},
+			} {
+				var args []string
+				for _, path := range hide {
+					args = append(args, "--hide", path)
+				}
+				r := w.Box(append(args, "--", "sh", "-c", "chmod 700 closed; cat env conf/key conf.d/key one closed/in/key; cat conf/ok; grep -r "+marker+" .")...)
+				if r.Stdout != "ok\n" {
+					t.Errorf("%q: %v", hide, r)
+				}
+			}
+		})
+	}
+}
+
+// TestOwnStateInTheWorkspace: where a home is the workspace, the box neither sees
+// hutch's state nor can have anything promoted into it or into the user's policy.
+func TestOwnStateInTheWorkspace(t *testing.T) {
+	for _, s := range lab.Strategies(t)[:2] {
+		t.Run(s.Test, func(t *testing.T) {
+			w := lab.NewWith(t, s)
+			w.Home, w.State = w.Dir, filepath.Join(w.Dir, ".local", "state")
+			w.Write("first", "x\n")
+			w.Want(w.Box("--force", "--commit", "--", "sh", "-c", "echo y > first"), 0) // which makes the key
+			key := w.Read(".local/state/hutch/key")
+			if len(key) != 32 {
+				t.Fatalf("the key is %q", key)
+			}
+			const forge = "; mkdir -p .local/state/hutch/trust .config/hutch; echo forged > .local/state/hutch/trust/x.json; echo forged > .local/state/hutch/key; echo forged > .local/state/hutch/receipts.jsonl; echo profile = '\"build\"' > .config/hutch/config.toml; echo z > first; exit 0"
+			out, _ := w.JSON("--force", "--commit", "--", "sh", "-c", "find .local/state"+forge)
+			if out.Stdout != ".local/state\n" {
+				t.Errorf("seen: %q", out.Stdout)
+			}
+			if len(out.Held) != 1 || out.Held[0].Path != ".config/hutch/config.toml" {
+				t.Errorf("held: %+v", out.Held)
+			}
+			w.Want(w.Run("commit", out.ID, "--hold"), 125) // something stays
+			w.Want(w.Run("discard", out.ID), 0)
+			w.Want(w.Box("--force", "--commit", "--", "sh", "-c", "mv .local moved; echo forged > .local; exit 0"), 0)
+			if w.Exists(".local/state/hutch/trust/x.json") || w.Exists(".config/hutch/config.toml") || w.Read(".local/state/hutch/key") != key || strings.HasPrefix(w.Read(".local/state/hutch/receipts.jsonl"), "forged") || w.Read("first") != "z\n" {
+				t.Errorf("%v", w.Snap())
+			}
+		})
+	}
+}
+
 func TestHiddenPathsInRAM(t *testing.T) {
 	w := lab.New(t)
 	w.Write("conf/.env", marker)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"hutch"
 	"hutch/test/lab"
 )
 
@@ -335,6 +336,20 @@ func TestProfiles(t *testing.T) {
 	if r.Code == 0 || !strings.Contains(out.Stderr, "Read-only file system") {
 		t.Errorf("strict wrote: %v", r)
 	}
+	out, r = w.JSON("--profile", "strict", "--", "sh", "-c", "/bin/true; echo ran")
+	if r.Code == 0 || strings.Contains(out.Stdout, "ran") || len(out.Violations) == 0 {
+		t.Errorf("strict let another program start: %v", r)
+	}
+	w.Write(".env", "secret\n")
+	w.Write("sub/key.pem", "secret\n")
+	out, r = w.JSON("--profile", "offline-agent", "--", "sh", "-c", "cat a.txt .env sub/key.pem")
+	if r.Code == 0 || out.Stdout != "a\n" {
+		t.Errorf("offline-agent saw a secret: %v", r)
+	}
+	w.Want(w.Box("--profile", "whole-root", "--", "sh", "-c", "echo x >> /etc/hosts"), 0)
+	if r := w.Box("--", "sh", "-c", "echo x >> /etc/hosts"); r.Code == 0 {
+		t.Errorf("the default writes to /etc: %v", r)
+	}
 	if r := w.Run("policy", "profiles", "lax"); r.Code != 125 || !strings.Contains(r.Stderr, "offline-agent") {
 		t.Errorf("%v", r)
 	}
@@ -393,5 +408,35 @@ func TestPathArgumentsAreChecked(t *testing.T) {
 		if r := w.Box(c[0], c[1], "--", "echo", "ran"); r.Code != 125 || !strings.Contains(r.Stderr, c[0]) || !strings.Contains(r.Stderr, c[1]) {
 			t.Errorf("%q: %v", c, r)
 		}
+	}
+}
+
+// TestPolicyFromGo: a program says what flags say, and is as strong.
+func TestPolicyFromGo(t *testing.T) {
+	w := lab.New(t)
+	w.Write("a.txt", "a\n")
+	for _, e := range w.Environ("HUTCH_LIMITS_OPEN_FILES=70", "HUTCH_CAPABILITIES_FS_WRITE=true") {
+		name, value, _ := strings.Cut(e, "=")
+		t.Setenv(name, value)
+	}
+	off, files := false, int64(50)
+	opts := hutch.Defaults("sh", "-c", "cat a.txt; ulimit -n; echo $WORD; echo x > new")
+	opts.Workspace, opts.Commit = w.Dir, true
+	opts.Policy = hutch.Policy{
+		Capabilities: hutch.Capabilities{FSWrite: &off},
+		Limits:       hutch.Limits{OpenFiles: &files},
+		Env:          hutch.Env{Set: map[string]string{"WORD": "said"}},
+	}
+	out, err := hutch.Run(t.Context(), opts)
+	if err != nil || out.Stdout != "a\n50\nsaid\n" || !strings.Contains(out.Stderr, "Read-only file system") {
+		t.Errorf("%v: %+v", err, out)
+	}
+	if !slices.ContainsFunc(out.Notes, func(n string) bool { return strings.Contains(n, "(request capabilities.fs_write)") }) {
+		t.Errorf("%q", out.Notes)
+	}
+	many := int64(-1)
+	opts.Policy.Limits.Pids = &many
+	if out, err := hutch.Run(t.Context(), opts); err == nil || out.Status != "error" || !strings.Contains(err.Error(), "request limits.pids") {
+		t.Errorf("%v: %+v", err, out)
 	}
 }

@@ -76,6 +76,10 @@ func parseTOML(name string, text []byte, shared bool) (*document, []string, erro
 	return doc, notes, err
 }
 
+// maxNames bounds the names of a key whose line is noted: no key of a policy has
+// more, and a key of very many would fill the memory with its beginnings.
+const maxNames = 3
+
 // tomlLines returns the line of every key, by its dotted name.
 func tomlLines(text []byte) map[string]int {
 	lines := map[string]int{}
@@ -83,7 +87,7 @@ func tomlLines(text []byte) map[string]int {
 	p.Reset(text)
 	name := func(prefix string, keys unstable.Iterator) (string, int) {
 		line := 0
-		for keys.Next() {
+		for depth := strings.Count(prefix, "."); keys.Next() && depth < maxNames; depth++ {
 			n := keys.Node()
 			if prefix != "" {
 				prefix += "."

@@ -501,3 +501,14 @@ func BenchmarkResolve(b *testing.B) {
 		}
 	}
 }
+
+// TestLongKey: a key of very many names costs what it is long, not its square.
+func TestLongKey(t *testing.T) {
+	text := []byte(strings.Repeat("a.", 200_000) + "a = 1\n")
+	if lines := tomlLines(text); len(lines) > maxNames {
+		t.Errorf("%d names are noted", len(lines))
+	}
+	if lines := tomlLines([]byte("[env]\nset = { A = \"x\" }\n[limits]\npids = 3\n")); lines["limits.pids"] != 4 || lines["env.set.A"] != 2 {
+		t.Errorf("%v", lines)
+	}
+}

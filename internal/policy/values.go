@@ -298,6 +298,8 @@ func (s *Size) UnmarshalText(b []byte) error {
 		return fmt.Errorf("%q is not a size; give a number of bytes, or one with K, M, G or T", text)
 	case bytes >= 1<<62:
 		return fmt.Errorf("%q is too large", text)
+	case bytes > 0 && bytes < 1: // 0 is no limit at all
+		return fmt.Errorf("%q is less than a byte; give a positive size, or 0 for no limit", text)
 	}
 	*s = Size(bytes)
 	return nil
@@ -344,6 +346,8 @@ func (d *Duration) UnmarshalText(b []byte) error {
 		return fmt.Errorf("%q is negative; give a positive time, or 0 for none", text)
 	case span > maxSeconds*time.Second:
 		return fmt.Errorf("%q is too long; give 0 for no limit", text)
+	case span == 0 && strings.Trim(text, "0.hmsuµn") != "":
+		return fmt.Errorf("%q is less than a nanosecond; give a positive time, or 0 for none", text)
 	}
 	*d = Duration(span)
 	return nil

@@ -182,8 +182,9 @@ func secretLogin(value string) bool {
 // secretParameter reports whether the query of an address has a parameter that
 // says it is a secret.
 func secretParameter(value string) bool {
-	_, query, found := strings.Cut(value, "://")
-	if _, query, found = strings.Cut(query, "?"); !found {
+	_, rest, _ := strings.Cut(value, "://")
+	_, query, found := strings.Cut(rest, "?")
+	if !found {
 		return false
 	}
 	for parameter := range strings.FieldsFuncSeq(query, func(r rune) bool { return strings.ContainsRune("?&; \t\"'", r) }) {
@@ -200,8 +201,9 @@ func secretParameter(value string) bool {
 // token there.
 func secretSegment(value string) bool {
 	const shortest = 12
-	_, path, found := strings.Cut(value, "://")
-	if _, path, found = strings.Cut(path, "/"); !found {
+	_, rest, _ := strings.Cut(value, "://")
+	_, path, found := strings.Cut(rest, "/")
+	if !found {
 		return false
 	}
 	for name := range strings.FieldsFuncSeq(path, func(r rune) bool { return (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') }) {

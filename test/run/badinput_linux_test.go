@@ -45,6 +45,8 @@ func TestBadInput(t *testing.T) {
 		{"negative memory", "", []string{"run", "--memory", "-1", "--", "true"}, "-1"},
 		{"overflowing memory", "", []string{"run", "--memory", "99999999999999999G", "--", "true"}, "99999999999999999G"},
 		{"memory that is no size", "", []string{"run", "--memory", "lots", "--", "true"}, "lots"},
+		{"memory of less than a byte", "", []string{"run", "--memory", "0.5", "--", "true"}, "0.5"},
+		{"a timeout that rounds to none", "", []string{"run", "--timeout", "0.0000000001s", "--", "true"}, "0.0000000001s"},
 		{"negative pids", "", []string{"run", "--pids", "-3", "--", "true"}, "-3"},
 		{"overflowing pids", "", []string{"run", "--pids", "99999999999999999999", "--", "true"}, "99999999999999999999"},
 		{"negative cpus", "", []string{"run", "--cpus", "-1", "--", "true"}, "-1"},

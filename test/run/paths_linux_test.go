@@ -52,6 +52,7 @@ func TestPathsOfThePolicy(t *testing.T) {
 		t.Errorf("--read around a secret: %q, notes %q", out.Stdout, out.Notes)
 	}
 	out, r = w.JSON("--write", "~/.config", "--hide", "~/.config/tool", "--", "sh", "-c", "echo x > ~/.config/mine && cat ~/.config/mine; cat ~/.config/tool/conf ~/.config/gh/hosts.yml")
+	w.Want(r, 1)
 	if out.Stdout != "x\n" {
 		t.Errorf("--write with --hide: %q", out.Stdout)
 	}

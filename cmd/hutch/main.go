@@ -54,10 +54,22 @@ func main() {
 func execute(cmd *cobra.Command, args []string) int {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())
+		err = fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())
+		if cmd.Name() == "run" && asksForJSON(args) {
+			printJSON(notRun(err))
+		}
+		return err
 	})
 	cmd.SetArgs(args)
 	return code(cmd.Execute())
+}
+
+// asksForJSON tells what a command line wants that could not be parsed.
+func asksForJSON(args []string) bool {
+	if end := slices.Index(args, "--"); end >= 0 {
+		args = args[:end]
+	}
+	return slices.Contains(args, "--json")
 }
 
 func code(err error) int {

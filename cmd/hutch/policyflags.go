@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,7 +35,7 @@ func (p *policyFlags) add(flags *pflag.FlagSet) {
 		}
 	}
 	flags.StringVar(&p.file, "policy", "", "a file with a policy, in TOML or JSON")
-	flags.Int64Var(&p.timeoutMS, "timeout-ms", -1, "the timeout in milliseconds; 0 for none")
+	flags.Func("timeout-ms", "the timeout in `milliseconds`; 0 for none", p.setTimeoutMS)
 	flags.StringArrayVarP(&p.env, "env", "e", nil, "set NAME=VALUE, or pass NAME on; may be repeated")
 }
 
@@ -50,6 +51,15 @@ func (f *keyFlag) String() string { return "" }
 
 func (f *keyFlag) Type() string { return f.key.Type() }
 
+func (p *policyFlags) setTimeoutMS(text string) error {
+	ms, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || ms < 0 || ms > maxTimeout.Milliseconds() {
+		return fmt.Errorf("give a whole number, 0 to %d", maxTimeout.Milliseconds())
+	}
+	p.timeoutMS = ms
+	return nil
+}
+
 const maxTimeout = 10 * 365 * 24 * time.Hour // beyond it a number is a mistake
 
 // request puts what the flags say into a request.
@@ -57,9 +67,6 @@ func (p *policyFlags) request(opts *hutch.Options, changed func(string) bool) er
 	if changed("timeout-ms") {
 		if changed("timeout") {
 			return errors.New("--timeout and --timeout-ms were both given; give one of them")
-		}
-		if p.timeoutMS < 0 || p.timeoutMS > maxTimeout.Milliseconds() {
-			return fmt.Errorf("--timeout-ms %d: give 0 to %d", p.timeoutMS, maxTimeout.Milliseconds())
 		}
 		timeout := hutch.Duration(p.timeoutMS * 1e6)
 		p.policy.Limits.Timeout = &timeout

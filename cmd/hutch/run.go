@@ -49,9 +49,10 @@ Nothing reaches the workspace unless --commit is given and the command exits 0;
 then the whole change does.
 
 The exit code is the command's own; 128+n when signal n ended it; 124 at the
-deadline; 137 when the memory or output limit ended it; 126 or 127 when it could
-not be started; 125 for a conflict, for a change that is held, and for hutch's
-own errors.`,
+deadline and at the limit of processor time; 137 when the limit of memory, disk
+or output ended it; 126 or 127 when it could not be started; 125 for a conflict,
+for a change that is held, for what the policy refuses before the start, and for
+hutch's own errors.`,
 		Example: `  hutch run --commit -- pytest
   hutch run --diff -- sed -i s/foo/bar/ a.txt
   hutch run --timeout 30s --memory 256M --json -- make test`,
@@ -81,11 +82,18 @@ own errors.`,
 	return cmd
 }
 
+// notRun is the outcome of a command line that is wrong.
+func notRun(err error) *outcome.Outcome {
+	out := outcome.New()
+	out.Error = err.Error()
+	return out
+}
+
 func (f *runFlags) run(cmd *cobra.Command, args []string) error {
 	opts, err := f.options(cmd, args)
 	if err != nil {
 		if f.json {
-			printJSON(&outcome.Outcome{Schema: outcome.Schema, Status: outcome.Error, ExitCode: outcome.ExitHutch, Error: err.Error()})
+			printJSON(notRun(err))
 		}
 		return err
 	}

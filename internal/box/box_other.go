@@ -47,7 +47,9 @@ type Collected struct {
 
 // Run is not supported here.
 func Run(Request) (*outcome.Outcome, error) {
-	return &outcome.Outcome{Schema: outcome.Schema, Status: outcome.Error, ExitCode: outcome.ExitHutch, Error: errUnsupported.Error()}, errUnsupported
+	out := outcome.New()
+	out.Error = errUnsupported.Error()
+	return out, errUnsupported
 }
 
 // Policy is not supported here.

@@ -136,6 +136,7 @@ func (r *run) boundLayers(b *policy.Box) error {
 	r.disk = nil
 	l := r.policy
 	var names []string
+	overlays := len(b.CacheDirs)
 	switch {
 	case r.RAM:
 		b.Mount.RAMSize = cmp.Or(r.RAMSize, DefaultRAM)
@@ -147,6 +148,7 @@ func (r *run) boundLayers(b *policy.Box) error {
 		names = append(names, r.branch.Layer)
 	default:
 		names = append(names, r.branch.Layer, r.branch.Work)
+		overlays++
 	}
 	if l.Disk <= 0 && l.Files <= 0 {
 		return nil
@@ -155,7 +157,7 @@ func (r *run) boundLayers(b *policy.Box) error {
 		names = append(names, filepath.Base(dir))
 	}
 	r.disk = &supervise.Disk{Dir: r.dir.fd, Names: names, Bytes: l.Disk, Files: l.Files}
-	return r.disk.Begin(r.branch.Form == changeset.Tree)
+	return r.disk.Begin(overlays)
 }
 
 // watched are the limits that supervise has to hold.

@@ -14,12 +14,10 @@ import (
 
 	"hutch/internal/changeset"
 	"hutch/internal/fsat"
-	"hutch/internal/guard"
 	"hutch/internal/jail"
 	"hutch/internal/outcome"
 	"hutch/internal/plan"
 	"hutch/internal/policy"
-	"hutch/internal/promote"
 	"hutch/internal/supervise"
 	"hutch/internal/term"
 	"hutch/internal/view"
@@ -72,11 +70,7 @@ type run struct {
 // it. An outcome is returned in any case; the error, when there is one, is
 // hutch's own and is in the outcome too.
 func Run(req Request) (*outcome.Outcome, error) {
-	out := &outcome.Outcome{
-		Schema: outcome.Schema, ExitCode: outcome.ExitHutch, Status: outcome.Error, PeakMemorySource: "none", CPUSource: "none", Layer: "disk",
-		Missing: []string{}, Skipped: []changeset.Skipped{}, Held: []guard.Finding{}, Flagged: []guard.Finding{}, Conflicts: []promote.Conflict{}, Resolved: []promote.Resolution{}, Notes: []string{}, Denied: []outcome.Denial{}, Violations: []outcome.Violation{},
-		Diff: outcome.Diff{FilesCreated: []string{}, FilesModified: []string{}, FilesDeleted: []string{}},
-	}
+	out := outcome.New()
 	r := &run{Request: req, out: out, layer: -1}
 	err := r.run()
 	if err != nil && out.Error == "" {

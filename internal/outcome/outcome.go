@@ -114,3 +114,14 @@ type Outcome struct {
 	Error               string               `json:"error,omitempty"`
 	Receipt             string               `json:"receipt"` // id of the receipt
 }
+
+// New returns the outcome of a run that did not come to anything: no list is
+// null, and the status is Error.
+func New() *Outcome {
+	return &Outcome{
+		Schema: Schema, ExitCode: ExitHutch, Status: Error, PeakMemorySource: "none", CPUSource: "none", Layer: "disk",
+		Missing: []string{}, Skipped: []changeset.Skipped{}, Held: []guard.Finding{}, Flagged: []guard.Finding{},
+		Conflicts: []promote.Conflict{}, Resolved: []promote.Resolution{}, Notes: []string{}, Denied: []Denial{}, Violations: []Violation{},
+		Diff: Diff{FilesCreated: []string{}, FilesModified: []string{}, FilesDeleted: []string{}},
+	}
+}

@@ -100,7 +100,7 @@ var keys = []Key{
 		field: func(p *Policy) any { return &p.Limits.Memory }, force: func(f *InForce) any { return &f.Memory }},
 	{Name: "limits.swap", Flag: "swap", Default: "0", order: moreCounted, max: maxBytes, share: true, Help: "swap beside the memory, where that is limited; 0 is none",
 		field: func(p *Policy) any { return &p.Limits.Swap }, force: func(f *InForce) any { return &f.Swap }},
-	{Name: "limits.pids", Flag: "pids", Default: "4096", order: moreBounded, min: 1, max: maxPids, Help: "processes and threads",
+	{Name: "limits.pids", Flag: "pids", Default: "4096", order: moreBounded, min: 2, max: maxPids, Help: "processes and threads",
 		field: func(p *Policy) any { return &p.Limits.Pids }, force: func(f *InForce) any { return &f.Pids }},
 	{Name: "limits.cpus", Flag: "cpus", Default: "0", order: moreBounded, min: 0.01, max: 8192, Help: "processors, such as 1.5",
 		field: func(p *Policy) any { return &p.Limits.CPUs }, force: func(f *InForce) any { return &f.CPUs }},

@@ -114,7 +114,10 @@ func (b *Box) mounts(p *plan.Plan) error {
 		if b.Mount.Upper == "" {
 			options := fmt.Sprintf("mode=0700,size=%d", b.Mount.RAMSize)
 			if b.Mount.RAMFiles > 0 {
-				options += fmt.Sprintf(",nr_inodes=%d", b.Mount.RAMFiles)
+				// Not the box's: the layer's own directories and the overlay's, and
+				// what hides files.
+				own := int64(8 + len(b.Mount.Dirs) + len(b.Mount.Absent))
+				options += fmt.Sprintf(",nr_inodes=%d", b.Mount.RAMFiles+own)
 			}
 			p.Add(plan.RAMLayer, uint64(b.Mount.Mode), owner(b.User), plan.TagLayer, options)
 			b.fill(p, "", b.Mount.Dirs, b.Mount.Absent, plan.LayerRAM)

@@ -185,13 +185,16 @@ func (k *Key) decodeNumber(n float64) (any, error) {
 			return nil, fmt.Errorf("%v is not a whole number", n)
 		}
 	}
-	return k.Parse(strconv.FormatFloat(n, 'f', -1, 64))
+	return k.Parse(decimal(n))
 }
+
+// decimal writes a number without an exponent.
+func decimal(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
 
 // plain writes a number of JSON without an exponent: 1e3 is 1000.
 func plain(n json.Number) string {
 	if f, err := n.Float64(); err == nil && strings.ContainsAny(string(n), "eE.") {
-		return strconv.FormatFloat(f, 'f', -1, 64)
+		return decimal(f)
 	}
 	return string(n)
 }
@@ -231,7 +234,7 @@ func (k *Key) check(v any) error {
 			n = time.Duration(d).Seconds()
 		}
 		if math.IsNaN(n) || n < 0 || n > k.max || n > 0 && n < k.min {
-			return fmt.Errorf("%v: give %v to %v, or 0 for no limit", format(v), k.min, k.max)
+			return fmt.Errorf("%v: give %s to %s, or 0 for no limit", format(v), decimal(k.min), decimal(k.max))
 		}
 	case []uint16:
 		if slices.Contains(v, 0) {
@@ -479,7 +482,7 @@ func (k *Key) SetFlag(p *Policy, text string) error {
 func (k *Key) FlagHelp() string {
 	help := k.Help
 	if k.Says == "false" {
-		help = "do not: " + help
+		help = "not to " + strings.Replace(help, "; without it ", "; ", 1)
 	}
 	if k.list() {
 		help += "; may be repeated"

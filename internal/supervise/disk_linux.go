@@ -15,15 +15,15 @@ import (
 // slack is how far free space may fall unexplained before it is looked into.
 const slack = 1 << 20
 
-// Begin notes what is there before the command starts. A branch that is a copy
-// is walked: what was copied is not what the box adds.
-func (d *Disk) Begin(copied bool) error {
-	if copied {
-		var err error
-		if d.base, err = d.walk(nil, false); err != nil {
-			return err
-		}
+// Begin notes what is there before the command starts: what was copied, what
+// hides a file, and what overlays, not yet mounted, need is not what the box adds.
+func (d *Disk) Begin(overlays int) error {
+	var err error
+	if d.base, err = d.walk(nil, false); err != nil {
+		return err
 	}
+	const ofOverlay = 4 // work, work/incompat, work/incompat/volatile, and dirty in it
+	d.base.files += ofOverlay * int64(overlays)
 	d.before = d.space()
 	d.now, d.walked = d.base, d.before
 	d.next = time.Now().Add(longestWithoutWalk)

@@ -128,7 +128,7 @@ func TestWalkRefusesWhatItCannotFollow(t *testing.T) {
 func TestLookWalksOnlyForAReason(t *testing.T) {
 	d, upper := layer(t)
 	d.Bytes = 1 << 40 // the machine does not write half of that meanwhile
-	must(t, d.Begin(false))
+	must(t, d.Begin(0))
 	must(t, os.WriteFile(filepath.Join(upper, "f"), make([]byte, 1<<20), 0o644))
 	const nobody = 1 << 30 // a box that lives, without processes
 	if over, _ := d.look(nobody, new(atomic.Bool)); over || d.now.bytes != 0 {
@@ -144,7 +144,7 @@ func TestWhatACopyBeganWithIsNotAdded(t *testing.T) {
 	d, upper := layer(t)
 	must(t, os.WriteFile(filepath.Join(upper, "f"), make([]byte, 8<<20), 0o644))
 	d.Bytes = 4 << 20
-	must(t, d.Begin(true))
+	must(t, d.Begin(0))
 	must(t, os.WriteFile(filepath.Join(upper, "g"), make([]byte, 3<<20), 0o644))
 	if over, _ := d.look(0, new(atomic.Bool)); over {
 		t.Error("3 MB beside what was copied are over 4 MB")

@@ -3,6 +3,7 @@ package limits
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -67,6 +68,24 @@ func TestDiskLimitOfALayerInRAM(t *testing.T) {
 	ended(t, w, out, r, "failed", 9)
 	if !strings.Contains(out.Stderr, "no space left") {
 		t.Errorf("300 files fit into a layer of 100\n%v", r)
+	}
+}
+
+// What an overlay needs, and what hides files, is not the box's.
+func TestFilesLimitIsExact(t *testing.T) {
+	w := newWorld(t, lab.Strategy{})
+	for i := range 40 {
+		w.Write("d"+strconv.Itoa(i)+"/.env", "x")
+	}
+	fill := []string{"--", "sh", "-c", `for i in $(seq $0); do : > f$i || exit 9; done`}
+	for _, layer := range []string{"disk", "ram"} {
+		flags := append([]string{"--layer", layer, "--hide", "**/.env", "--files", "30"}, fill...)
+		out, r := w.JSON(append(flags, "30")...)
+		ended(t, w, out, r, "success", 0)
+		out, r = w.JSON(append(flags, "31")...)
+		if out.Status == "success" {
+			t.Errorf("%s: 31 files in a layer of 30\n%v", layer, r)
+		}
 	}
 }
 

@@ -48,6 +48,8 @@ func TestBadInput(t *testing.T) {
 		{"memory of less than a byte", "", []string{"run", "--memory", "0.5", "--", "true"}, "0.5"},
 		{"a timeout that rounds to none", "", []string{"run", "--timeout", "0.0000000001s", "--", "true"}, "0.0000000001s"},
 		{"negative pids", "", []string{"run", "--pids", "-3", "--", "true"}, "-3"},
+		{"pids that start nothing", "", []string{"run", "--pids", "1", "--", "true"}, "give 2 to 4194304"},
+		{"--timeout-ms that is no number", "", []string{"run", "--timeout-ms", "5x", "--", "true"}, "give a whole number"},
 		{"overflowing pids", "", []string{"run", "--pids", "99999999999999999999", "--", "true"}, "99999999999999999999"},
 		{"negative cpus", "", []string{"run", "--cpus", "-1", "--", "true"}, "-1"},
 		{"cpus not a number", "", []string{"run", "--cpus", "NaN", "--", "true"}, "NaN"},
@@ -80,10 +82,21 @@ func TestBadInputWithJSONIsAnOutcome(t *testing.T) {
 	w := lab.New(t)
 	w.Sample()
 	before := w.Snap()
-	out, r := w.JSON("--workspace", "/no/such/dir", "--", "true")
+	for _, args := range [][]string{
+		{"--workspace", "/no/such/dir"},
+		{"--memory", "/no/such/dir"}, // does not parse
+		{"--policy", "/no/such/dir"},
+	} {
+		out, r := w.JSON(append(args, "--", "true")...)
+		w.Want(r, 125)
+		if out.Status != "error" || !strings.Contains(out.Error, "/no/such/dir") || out.CommandExitCode != nil {
+			t.Errorf("%q: status %q error %q", args, out.Status, out.Error)
+		}
+	}
+	r := w.RunWith(lab.Options{}, "run", "--memory", "x", "--json", "--", "true")
 	w.Want(r, 125)
-	if out.Status != "error" || !strings.Contains(out.Error, "/no/such/dir") || out.CommandExitCode != nil {
-		t.Errorf("status %q error %q", out.Status, out.Error)
+	if !strings.Contains(r.Stdout, `"status":"error"`) || !strings.Contains(r.Stdout, `"denied":[]`) {
+		t.Errorf("no outcome where --json is behind what does not parse: %q", r.Stdout)
 	}
 	w.Untouched(before)
 }

@@ -130,7 +130,7 @@ func sayPromoted(boxID string, done *box.Promoted, err error) {
 		fmt.Fprintln(os.Stderr, "hutch: note: "+oneLine(note))
 	}
 	if err == nil && done.Kept {
-		fmt.Fprintf(os.Stderr, "hutch: %d changes stay in box %s: hutch diff %s, hutch commit %s, hutch discard %s\n", done.Left, boxID, boxID, boxID, boxID)
+		fmt.Fprintf(os.Stderr, "hutch: %s in box %s: hutch diff %s, hutch commit %s, hutch discard %s\n", staying(done.Left), boxID, boxID, boxID, boxID)
 	}
 }
 
@@ -258,4 +258,12 @@ func commitJSON(done *box.Promoted, err error) error {
 		err = exit(outcome.ExitHutch)
 	}
 	return errors.Join(err, printJSON(report))
+}
+
+// staying says how many changes a promotion left behind.
+func staying(n int) string {
+	if n == 1 {
+		return "1 change stays"
+	}
+	return fmt.Sprintf("%d changes stay", n)
 }

@@ -204,7 +204,7 @@ func (f *runFlags) explain(out *hutch.Outcome) {
 	}
 	if out.Kept {
 		if out.Left > 0 {
-			say("%d changes stay in the box", out.Left)
+			say("%s in the box", staying(out.Left))
 		}
 		say("the box is kept: hutch diff %s, hutch commit %s, hutch discard %s", out.ID, out.ID, out.ID)
 	}

@@ -287,9 +287,14 @@ func keyOfVariable(name string) *Key {
 	return nil
 }
 
+// sectionOfVariable returns the section that a name was meant for: one that is
+// misspelt in its first word, too, shall not be passed over in silence.
 func sectionOfVariable(name string) string {
+	const telling = 4 // letters
+	word, _, _ := strings.Cut(strings.TrimPrefix(name, "HUTCH_"), "_")
 	for _, s := range sections() {
-		if strings.HasPrefix(name, "HUTCH_"+strings.ToUpper(s)+"_") {
+		section := strings.ToUpper(s)
+		if word == section || len(word) >= telling && len(section) >= telling && word[:telling] == section[:telling] {
 			return s
 		}
 	}

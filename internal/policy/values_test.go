@@ -35,3 +35,17 @@ func TestDuration(t *testing.T) {
 		}
 	}
 }
+
+// A variable that was meant for the policy is never passed over in silence.
+func TestMisspeltVariables(t *testing.T) {
+	for _, name := range []string{"HUTCH_LIMITS_MEMROY", "HUTCH_LIMIT_MEMORY", "HUTCH_LIMITS", "HUTCH_CAPABILITY_NETWORK", "HUTCH_NETWORKS_CONNECT"} {
+		if _, err := environment([]string{name + "=1"}); err == nil {
+			t.Errorf("%s is passed over", name)
+		}
+	}
+	for _, name := range []string{"HUTCH_BOX", "HUTCH_SOCKET", "HUTCH_BIN", "HUTCH_TEST_REFLINK_DIRS", "HUTCH_PROOF"} {
+		if _, err := environment([]string{name + "=1"}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

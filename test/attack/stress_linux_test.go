@@ -74,7 +74,7 @@ func oopses() string {
 		if err != nil || n <= 0 {
 			return found.String()
 		}
-		for _, sign := range []string{"BUG:", "Oops", "WARNING:", "general protection", "kernel panic", "Call Trace", "KASAN", "UBSAN"} {
+		for _, sign := range []string{"BUG:", "Oops", "WARNING:", "general protection", "kernel panic", "KASAN", "UBSAN"} {
 			if strings.Contains(string(buf[:n]), sign) {
 				found.Write(buf[:n])
 				break

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hutch/internal/fsat"
 	"hutch/internal/policy"
 	"hutch/internal/view"
 	"hutch/internal/workspace"
@@ -112,7 +113,7 @@ func (c *copyOf) dir(rel string) error {
 	}
 	for _, e := range entries {
 		below := filepath.Join(rel, e.Name())
-		if slices.ContainsFunc(c.absent, func(a string) bool { return below == a || strings.HasPrefix(below, a+"/") }) {
+		if slices.ContainsFunc(c.absent, func(a string) bool { return fsat.Within(below, a) }) {
 			continue
 		}
 		switch {

@@ -269,7 +269,7 @@ func (s *Store) base(layerDir, workspacePath string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("--layer-dir: %w", err)
 	}
-	if layerDir == workspacePath || strings.HasPrefix(layerDir, workspacePath+"/") {
+	if fsat.Within(layerDir, workspacePath) {
 		return "", fmt.Errorf("--layer-dir %s lies in the workspace; name a directory outside it", layerDir)
 	}
 	if strings.ContainsRune(layerDir, '\n') {

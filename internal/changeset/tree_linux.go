@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -155,7 +154,7 @@ func untouched(was, is fsat.Stat) bool {
 // missing looks at a path of the manifest that the tree does not have.
 func (w *tree) missing(path string) error {
 	parent, name := fsat.Split(path)
-	git := !w.src.Git && (path == gitDir || strings.HasPrefix(path, gitDir+"/"))
+	git := !w.src.Git && fsat.Within(path, gitDir)
 	if path == "." || isHutch(path) || git && w.gitChanged || w.isBlocked(path) {
 		return nil
 	}

@@ -45,3 +45,9 @@ func CheckArgument(path string, form Form) error {
 	}
 	return nil
 }
+
+// Within reports whether a path is dir or lies below it. Both are clean, and both
+// absolute or both relative to one directory; links are not looked at.
+func Within(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, dir) && (dir == "/" || path[len(dir)] == '/')
+}

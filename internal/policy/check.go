@@ -59,7 +59,7 @@ func (f *InForce) Check(c Call) []Denial {
 		program := absolute(c.Workspace, c.Command[0])
 		if by, ok := f.hides(c.Workspace, program); ok {
 			deny("paths.hide", "hide less, or run another program", "%q hides the program %s (%s)", by, c.Command[0], f.Origin("paths.hide"))
-		} else if c.Workspace != "" && contains(c.Workspace, program) {
+		} else if c.Workspace != "" && fsat.Within(program, c.Workspace) {
 			off(f.FSRead, "capabilities.fs_read", "leave --no-read away, or run a program that is not in the workspace", "the program "+c.Command[0]+" lies in the workspace")
 		}
 	}
@@ -107,7 +107,7 @@ func (f *InForce) checkPath(workspace, path string, write bool, deny func(what, 
 		deny("paths.hide", "hide less", "%q hides %s (%s)", by, path, f.Origin("paths.hide"))
 		return
 	}
-	if workspace != "" && contains(workspace, full) {
+	if workspace != "" && fsat.Within(full, workspace) {
 		if off(f.FSRead, "capabilities.fs_read", "leave --no-read away", "a tool wants to "+doing+" "+path) || !write {
 			return
 		}
@@ -122,7 +122,7 @@ func (f *InForce) checkPath(workspace, path string, write bool, deny func(what, 
 		shown = append(append([]string{}, f.Read...), f.Write...)
 	}
 	for _, s := range shown {
-		if contains(s, full) {
+		if fsat.Within(full, s) {
 			return
 		}
 	}
@@ -133,7 +133,7 @@ func (f *InForce) checkPath(workspace, path string, write bool, deny func(what, 
 func (f *InForce) hides(workspace, path string) (by string, ok bool) {
 	for _, h := range f.Hide {
 		if strings.HasPrefix(h, "/") {
-			if contains(h, path) {
+			if fsat.Within(path, h) {
 				return h, true
 			}
 			continue
@@ -154,9 +154,4 @@ func absolute(workspace, path string) string {
 		return filepath.Clean(path)
 	}
 	return filepath.Join(workspace, path)
-}
-
-// contains reports whether path is dir or lies in it; both are clean.
-func contains(dir, path string) bool {
-	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }

@@ -193,11 +193,6 @@ func (b *Box) system(p *plan.Plan) {
 
 func owner(u view.User) uint64 { return uint64(u.UID)<<32 | uint64(u.GID) }
 
-// within reports whether path is dir or lies in it; both are clean.
-func within(path, dir string) bool {
-	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
-}
-
 // IDMap returns the map text by which a user namespace below the current one
 // has the same ids, as /proc/self/uid_map lists them.
 func IDMap(path string) (string, error) {

@@ -23,7 +23,7 @@ func userDocument(path, workspace string) (*document, []string, error) {
 	}
 	name := short(path)
 	if err == nil && workspace != "" {
-		if real, rerr := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); rerr != nil || within(real, workspace) {
+		if real, rerr := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); rerr != nil || fsat.Within(real, workspace) {
 			unix.Close(fd)
 			return nil, nil, fmt.Errorf("%s: lies in the workspace, where a command's change can reach it; keep it elsewhere and name that directory's parent in XDG_CONFIG_HOME", name)
 		}

@@ -8,14 +8,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hutch/internal/fsat"
 	"hutch/internal/plan"
 	"hutch/internal/view"
 )
 
 // mounts shows the host and the workspace, parents before what lies in them.
 func (b *Box) mounts(p *plan.Plan) error {
-	inHome := func(path string) bool { return within(path, b.Home) }
-	inWorkspace := func(path string) bool { return within(path, b.Workspace) }
+	inHome := func(path string) bool { return fsat.Within(path, b.Home) }
+	inWorkspace := func(path string) bool { return fsat.Within(path, b.Workspace) }
 	caches := b.CacheDirs
 	overlay := func(lower, path string) error {
 		if len(caches) == 0 {
@@ -46,7 +47,7 @@ func (b *Box) mounts(p *plan.Plan) error {
 	}
 	// What lies in a private directory must wait until that is there.
 	private := func(path string) bool {
-		return inHome(path) || within(path, "/tmp") || within(path, "/run") || within(path, "/dev")
+		return inHome(path) || fsat.Within(path, "/tmp") || fsat.Within(path, "/run") || fsat.Within(path, "/dev")
 	}
 	for _, link := range b.Links {
 		if !private(link.Path) {
@@ -61,12 +62,12 @@ func (b *Box) mounts(p *plan.Plan) error {
 		}
 	}
 
-	if !inWorkspace(b.Home) && !within("/tmp", b.Home) && !b.homeShown() {
+	if !inWorkspace(b.Home) && !fsat.Within("/tmp", b.Home) && !b.homeShown() {
 		p.Add(plan.Rebind, 0o755, owner(b.User), 0, "home", b.Home)
 	}
 	if b.Network {
 		// Where a resolver writes its file under /run, names need it.
-		if path, err := filepath.EvalSymlinks("/etc/resolv.conf"); err == nil && !within(path, "/etc") {
+		if path, err := filepath.EvalSymlinks("/etc/resolv.conf"); err == nil && !fsat.Within(path, "/etc") {
 			p.Add(plan.Bind, attrSystem|unix.MOUNT_ATTR_NOEXEC, plan.BindOptional, 0, path, path)
 		}
 	}
@@ -145,7 +146,7 @@ func (b *Box) part(path string) int {
 
 // homeShown reports whether the home is the host's, with a layer over it.
 func (b *Box) homeShown() bool {
-	return slices.ContainsFunc(b.Parts, func(p view.Part) bool { return within(b.Home, p.Path) })
+	return slices.ContainsFunc(b.Parts, func(p view.Part) bool { return fsat.Within(b.Home, p.Path) })
 }
 
 // layer shows a part, with a layer in the hidden mount: memory, so that nothing
@@ -210,7 +211,7 @@ func (b *Box) homeShows() []string {
 	}
 	mount, shown := mountID(b.Home), b.homeShown()
 	for _, s := range b.Show {
-		if within(s.Path, b.Home) && s.Path != b.Home && !within(s.Path, b.Workspace) && (s.Mode == view.CopyOnWrite || !shown && mountID(s.Path) == mount) && b.part(s.Path) < 0 {
+		if fsat.Within(s.Path, b.Home) && s.Path != b.Home && !fsat.Within(s.Path, b.Workspace) && (s.Mode == view.CopyOnWrite || !shown && mountID(s.Path) == mount) && b.part(s.Path) < 0 {
 			paths = append(paths, s.Path)
 		}
 	}
@@ -232,7 +233,7 @@ func (b *Box) Caches() int {
 	home := b.homeShows()
 	need := min(len(home), 1)
 	for _, s := range b.Show {
-		if s.Mode == view.CopyOnWrite && !within(s.Path, b.Workspace) && !slices.Contains(home, s.Path) && b.part(s.Path) < 0 {
+		if s.Mode == view.CopyOnWrite && !fsat.Within(s.Path, b.Workspace) && !slices.Contains(home, s.Path) && b.part(s.Path) < 0 {
 			need++
 		}
 	}
@@ -252,7 +253,7 @@ func (b *Box) ownDirs(p *plan.Plan, path string) {
 	dir := b.Home
 	for name := range strings.SplitSeq(rest, "/") {
 		dir += "/" + name
-		if slices.ContainsFunc(b.Show, func(s view.Show) bool { return within(dir, s.Path) && b.part(s.Path) < 0 }) {
+		if slices.ContainsFunc(b.Show, func(s view.Show) bool { return fsat.Within(dir, s.Path) && b.part(s.Path) < 0 }) {
 			return // it is there, and its owner the host's
 		}
 		p.Add(plan.Dir, 0o755, owner(b.User), 1, dir)

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hutch/internal/fsat"
 	"hutch/internal/plan"
 	"hutch/internal/view"
 )
@@ -121,7 +122,7 @@ func (b *Box) landlock(p *plan.Plan) {
 		writable = append(writable, b.Workspace)
 	}
 	for _, s := range b.Show {
-		if s.Mode == view.CopyOnWrite && !within(s.Path, b.Home) {
+		if s.Mode == view.CopyOnWrite && !fsat.Within(s.Path, b.Home) {
 			writable = append(writable, s.Path)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"hutch/internal/fsat"
 )
 
 // absolute returns a path that a policy names, clean.
@@ -29,7 +31,7 @@ func (s *sight) hide() {
 		}
 		real, exists := s.files.real(path)
 		switch {
-		case s.Workspace != "" && (inside(s.Workspace, path) || exists && inside(s.Workspace, real)):
+		case s.Workspace != "" && (fsat.Within(s.Workspace, path) || exists && fsat.Within(s.Workspace, real)):
 			s.fail("hide %s: the workspace lies there; name what in it is to be hidden", asked)
 		case s.inWorkspace(path):
 		default:
@@ -44,7 +46,7 @@ func (s *sight) hide() {
 
 // covered reports whether the user hides a path.
 func (s *sight) covered(path string) bool {
-	return slices.ContainsFunc(s.hidden, func(h string) bool { return inside(path, h) })
+	return slices.ContainsFunc(s.hidden, func(h string) bool { return fsat.Within(path, h) })
 }
 
 func (s *sight) fail(format string, args ...any) {
@@ -86,7 +88,7 @@ func (s *sight) show(what, asked string, mode ShowMode) {
 		s.note("%s %s: is hidden too; not shown", what, asked)
 	case s.inWorkspace(real):
 		s.note("%s %s: leads into the workspace, which the box sees anyway", what, asked)
-	case s.StateDir != "" && (inside(real, s.StateDir) || mode == CopyOnWrite && inside(s.StateDir, real)):
+	case s.StateDir != "" && (fsat.Within(real, s.StateDir) || mode == CopyOnWrite && fsat.Within(s.StateDir, real)):
 		s.fail("%s %s: hutch's own state is there, which no box sees; name something else", what, asked)
 	case kind&os.ModeSocket != 0:
 		s.fail("%s %s: is a socket; a box that reaches it commands what listens there, so no box sees one", what, asked)
@@ -94,11 +96,11 @@ func (s *sight) show(what, asked string, mode ShowMode) {
 		s.fail("%s %s: is neither a directory nor a file; name one of these", what, asked)
 	case real == "/" || s.overHome(real) || s.isHome(real) || slices.Contains(homeParents, real):
 		s.fail("%s %s: is a home, or around one; name what in it is wanted, or use --profile whole-root", what, asked)
-	case slices.ContainsFunc(notFiles.names, func(dir string) bool { return inside(real, dir) }) && !(kind.IsRegular() && inside(real, "/run")):
+	case slices.ContainsFunc(notFiles.names, func(dir string) bool { return fsat.Within(real, dir) }) && !(kind.IsRegular() && fsat.Within(real, "/run")):
 		s.fail("%s %s: the kernel's files and the sockets of services are there; no box sees the host's", what, asked)
 	case real != path && s.isSecret(real) && !s.isSecret(path):
 		s.fail("%s %s: leads to %s, which is secret; name that if it is meant", what, asked, real)
-	case mode == CopyOnWrite && !kind.IsDir() && !(inside(real, s.Home) && s.Home != ""):
+	case mode == CopyOnWrite && !kind.IsDir() && !(fsat.Within(real, s.Home) && s.Home != ""):
 		s.fail("%s %s: is a file, of which the kernel makes no copy-on-write view; name its directory", what, asked)
 	default:
 		if s.isSecret(real) {
@@ -127,7 +129,7 @@ func (s *sight) isSecret(path string) bool {
 		return true
 	}
 	for _, r := range systemSecrets {
-		if slices.ContainsFunc(r.names, func(name string) bool { return inside(path, name) }) {
+		if slices.ContainsFunc(r.names, func(name string) bool { return fsat.Within(path, name) }) {
 			return true
 		}
 	}
@@ -137,14 +139,14 @@ func (s *sight) isSecret(path string) bool {
 // shownAsAsked reports whether a path is one that the user named to be shown,
 // or lies in a secret that he named.
 func (s *sight) shownAsAsked(path string) bool {
-	return slices.ContainsFunc(s.asked, func(a string) bool { return path == a || inside(path, a) && s.isSecret(a) })
+	return slices.ContainsFunc(s.asked, func(a string) bool { return path == a || fsat.Within(path, a) && s.isSecret(a) })
 }
 
 // secretsIn lists the secrets that exist in a directory, by their paths.
 func (s *sight) secretsIn(dir string) []string {
 	var found []string
 	add := func(path string) {
-		if inside(path, dir) && s.files.exists(path) {
+		if fsat.Within(path, dir) && s.files.exists(path) {
 			found = append(found, path)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/google/go-cmp/cmp"
+
+	"hutch/internal/fsat"
 )
 
 func run(t *testing.T, argv ...string) string {
@@ -95,7 +97,7 @@ func TestAsked(t *testing.T) {
 				}
 			}
 			for _, not := range tt.not {
-				if slices.ContainsFunc(v.Shows, func(x Show) bool { return inside(x.Path, not) || inside(not, x.Path) }) {
+				if slices.ContainsFunc(v.Shows, func(x Show) bool { return fsat.Within(x.Path, not) || fsat.Within(not, x.Path) }) {
 					t.Errorf("shown: %s", not)
 				}
 			}
@@ -136,7 +138,7 @@ func TestPlantedToolchain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if shown := slices.ContainsFunc(v.Shows, func(x Show) bool { return inside(tt.target, x.Path) }); shown != tt.shown {
+			if shown := slices.ContainsFunc(v.Shows, func(x Show) bool { return fsat.Within(tt.target, x.Path) }); shown != tt.shown {
 				t.Errorf("%s (active %v): shown %v", tt.target, active, shown)
 			}
 		}
@@ -206,7 +208,7 @@ func TestWholeRoot(t *testing.T) {
 	}
 	for part, names := range absent {
 		for _, name := range names {
-			if !slices.ContainsFunc(parts[part].Absent, func(a string) bool { return inside(name, a) }) {
+			if !slices.ContainsFunc(parts[part].Absent, func(a string) bool { return fsat.Within(name, a) }) {
 				t.Errorf("%s: %s is there: %v", part, name, parts[part].Absent)
 			}
 		}

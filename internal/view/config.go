@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"hutch/internal/fsat"
 )
 
 // A File is one that a box finds in its home, made for it.
@@ -60,14 +62,14 @@ func (s *sight) configure() {
 			path = filepath.Join(dir, c.base)
 		}
 		real, ok := s.files.real(path)
-		if !ok || !inside(path, s.Home) || path == s.Home || s.inWorkspace(path) || s.shownAsAsked(real) || s.StateDir != "" && inside(path, s.StateDir) {
+		if !ok || !fsat.Within(path, s.Home) || path == s.Home || s.inWorkspace(path) || s.shownAsAsked(real) || s.StateDir != "" && fsat.Within(path, s.StateDir) {
 			continue
 		}
 		// Where the home is the host's, a link on the way is the host's too.
 		if parent, ok := s.files.real(filepath.Dir(path)); ok && s.part(parent) != nil {
 			path = filepath.Join(parent, filepath.Base(path))
 		}
-		if slices.ContainsFunc(s.shows, func(x Show) bool { return inside(path, x.Path) && !s.isPart(x.Path) }) {
+		if slices.ContainsFunc(s.shows, func(x Show) bool { return fsat.Within(path, x.Path) && !s.isPart(x.Path) }) {
 			continue // what the user asked to see is seen as it is, less its secrets
 		}
 		text, ok := s.read(real)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"hutch/internal/fsat"
 )
 
 // EnvOptions is what the environment of a box depends on, besides the host's.
@@ -215,7 +217,7 @@ func (o EnvOptions) seesAll(list string) bool {
 	paths := filepath.SplitList(list)
 	for _, path := range paths {
 		path = filepath.Clean(path)
-		if !o.sees(path) && !(o.Home != "" && inside(path, o.Home)) {
+		if !o.sees(path) && !(o.Home != "" && fsat.Within(path, o.Home)) {
 			return false
 		}
 	}
@@ -224,7 +226,7 @@ func (o EnvOptions) seesAll(list string) bool {
 
 // sees reports whether a path is shown to the box, was it there on the host.
 func (o EnvOptions) sees(path string) bool {
-	return filepath.IsAbs(path) && (o.Workspace != "" && inside(path, o.Workspace) ||
-		slices.ContainsFunc(o.Shows, func(s Show) bool { return inside(path, s.Path) }) ||
-		slices.ContainsFunc(o.Links, func(l Symlink) bool { return inside(path, l.Path) }))
+	return filepath.IsAbs(path) && (o.Workspace != "" && fsat.Within(path, o.Workspace) ||
+		slices.ContainsFunc(o.Shows, func(s Show) bool { return fsat.Within(path, s.Path) }) ||
+		slices.ContainsFunc(o.Links, func(l Symlink) bool { return fsat.Within(path, l.Path) }))
 }

@@ -66,7 +66,7 @@ func Hidden(ws int, h Host) ([]string, error) {
 	slices.SortFunc(hidden, comparePaths)
 	var top []string
 	for _, path := range hidden {
-		if n := len(top); n == 0 || !inside(path, top[n-1]) {
+		if n := len(top); n == 0 || !fsat.Within(path, top[n-1]) {
 			top = append(top, path)
 		}
 	}
@@ -83,7 +83,7 @@ func (s *sight) named(ws int, path string) []string {
 	parent := filepath.Join(s.deepest(filepath.Dir(path)), filepath.Base(path))
 	var found []string
 	for _, path := range []string{path, parent, s.deepest(path)} {
-		if !inside(path, s.Workspace) || path == s.Workspace {
+		if !fsat.Within(path, s.Workspace) || path == s.Workspace {
 			continue
 		}
 		rel := path[len(s.Workspace)+1:]

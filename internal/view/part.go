@@ -3,6 +3,8 @@ package view
 import (
 	"slices"
 	"strings"
+
+	"hutch/internal/fsat"
 )
 
 // A Part is a directory of the host that a box sees with a layer in memory of
@@ -29,7 +31,7 @@ type Dir struct {
 func (s *sight) part(path string) *Part {
 	var found *Part
 	for i := range s.parts {
-		if p := &s.parts[i]; inside(path, p.Path) && (found == nil || len(p.Path) > len(found.Path)) {
+		if p := &s.parts[i]; fsat.Within(path, p.Path) && (found == nil || len(p.Path) > len(found.Path)) {
 			found = p
 		}
 	}
@@ -47,7 +49,7 @@ func (s *sight) absent(path string) bool {
 		return false
 	}
 	rel := strings.TrimPrefix(path[len(p.Path):], "/")
-	return slices.ContainsFunc(p.Absent, func(a string) bool { return inside(rel, a) })
+	return slices.ContainsFunc(p.Absent, func(a string) bool { return fsat.Within(rel, a) })
 }
 
 // Unwritable returns what a box cannot write to although its whole root is

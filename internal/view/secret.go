@@ -234,8 +234,3 @@ func homeOf(path string) string {
 	}
 	return ""
 }
-
-// inside reports whether path is dir or lies below it. Both are clean.
-func inside(path, dir string) bool {
-	return path == dir || strings.HasPrefix(path, dir) && (dir == "/" || path[len(dir)] == '/')
-}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"hutch/internal/fsat"
 )
 
 // ShowMode is how a box sees a path of the host.
@@ -294,7 +296,7 @@ func (s *sight) note(format string, args ...any) {
 }
 
 func (s *sight) inWorkspace(path string) bool {
-	return s.Workspace != "" && inside(path, s.Workspace)
+	return s.Workspace != "" && fsat.Within(path, s.Workspace)
 }
 
 // showLocal lets the directory be written to that programs are installed in
@@ -352,7 +354,7 @@ func (s *sight) showTools(path, real string) {
 	} else {
 		return
 	}
-	if s.Workspace != "" && inside(real, s.Workspace) {
+	if s.Workspace != "" && fsat.Within(real, s.Workspace) {
 		return // seen as part of the workspace
 	}
 	if home, tools, ok := findToolchain(real); ok {
@@ -402,7 +404,7 @@ func (s *sight) showKnown(path string, mode ShowMode) {
 	if !ok || s.secret(real) || s.secret(path) || s.overHome(real) || s.covered(real) {
 		return
 	}
-	if mode == CopyOnWrite && !s.files.isDir(real) && (s.Home == "" || !inside(real, s.Home)) {
+	if mode == CopyOnWrite && !s.files.isDir(real) && (s.Home == "" || !fsat.Within(real, s.Home)) {
 		mode = ReadOnly // an overlay is of a directory
 	}
 	s.add(Show{real, mode})
@@ -457,13 +459,13 @@ func (s *sight) isPrefix(dir string) bool {
 
 // shown reports whether a path is seen in the box, the workspace left aside.
 func (s *sight) shown(path string) bool {
-	return slices.ContainsFunc(s.shows, func(x Show) bool { return inside(path, x.Path) })
+	return slices.ContainsFunc(s.shows, func(x Show) bool { return fsat.Within(path, x.Path) })
 }
 
 // add shows a path, unless it is seen already.
 func (s *sight) add(n Show) {
 	for _, x := range s.shows {
-		if inside(n.Path, x.Path) && (x.Mode == n.Mode || x.Mode == CopyOnWrite) {
+		if fsat.Within(n.Path, x.Path) && (x.Mode == n.Mode || x.Mode == CopyOnWrite) {
 			return
 		}
 	}
@@ -477,18 +479,18 @@ func (s *sight) mayShow(path string) bool {
 
 func (s *sight) neverWhole(path string) bool {
 	return slices.Contains(neverShown.names, path) || homeOf(path) == path ||
-		slices.ContainsFunc(notFiles.names, func(dir string) bool { return inside(path, dir) })
+		slices.ContainsFunc(notFiles.names, func(dir string) bool { return fsat.Within(path, dir) })
 }
 
 // overHome reports whether a path is a home or leads to it.
 func (s *sight) overHome(path string) bool {
-	return slices.ContainsFunc(s.homes, func(home string) bool { return inside(home, path) })
+	return slices.ContainsFunc(s.homes, func(home string) bool { return fsat.Within(home, path) })
 }
 
 // aroundWorkspace reports whether a directory would show the workspace's
 // neighbours.
 func (s *sight) aroundWorkspace(path string) bool {
-	return s.Workspace != "" && inside(s.Workspace, path)
+	return s.Workspace != "" && fsat.Within(s.Workspace, path)
 }
 
 // secret reports whether a path lies in a place that is kept from boxes.
@@ -496,13 +498,13 @@ func (s *sight) secret(path string) bool {
 	if s.covered(path) {
 		return true
 	}
-	if s.StateDir != "" && inside(path, s.StateDir) {
+	if s.StateDir != "" && fsat.Within(path, s.StateDir) {
 		return true
 	}
 	for _, home := range s.homesAbove(path) {
 		rel := strings.TrimPrefix(path[len(home):], "/")
 		for name := range secretsOfHome {
-			if inside(rel, name) {
+			if fsat.Within(rel, name) {
 				return true
 			}
 		}
@@ -513,13 +515,13 @@ func (s *sight) secret(path string) bool {
 // aroundSecret reports whether a directory contains such a place, there or
 // not: it may come to be while a box is alive.
 func (s *sight) aroundSecret(path string) bool {
-	if s.StateDir != "" && inside(s.StateDir, path) {
+	if s.StateDir != "" && fsat.Within(s.StateDir, path) {
 		return true
 	}
 	for _, home := range s.homesAbove(path) {
 		rel := strings.TrimPrefix(path[len(home):], "/")
 		for name := range secretsOfHome {
-			if inside(name, rel) {
+			if fsat.Within(name, rel) {
 				return true
 			}
 		}
@@ -531,7 +533,7 @@ func (s *sight) aroundSecret(path string) bool {
 func (s *sight) homesAbove(path string) []string {
 	var above []string
 	for _, home := range s.homes {
-		if inside(path, home) {
+		if fsat.Within(path, home) {
 			above = append(above, home)
 		}
 	}
@@ -576,7 +578,7 @@ func (s *sight) masks() []string {
 		for _, home := range s.homesAbove(x.Path) {
 			rel := strings.TrimPrefix(x.Path[len(home):], "/")
 			for name := range secretsOfHome {
-				if inside(name, rel) {
+				if fsat.Within(name, rel) {
 					mask(home + "/" + name)
 				}
 			}
@@ -594,7 +596,7 @@ func (s *sight) masks() []string {
 	// What lies in a masked directory is gone with it.
 	var masks []string
 	for _, path := range found {
-		if n := len(masks); n == 0 || !inside(path, masks[n-1]) {
+		if n := len(masks); n == 0 || !fsat.Within(path, masks[n-1]) {
 			masks = append(masks, path)
 		}
 	}
@@ -697,7 +699,7 @@ func (r *resolver) resolve(path, distrust string) (string, bool) {
 			done = next
 			continue
 		}
-		if links++; links > maxLinks || distrust != "" && inside(next, distrust) {
+		if links++; links > maxLinks || distrust != "" && fsat.Within(next, distrust) {
 			return "", false
 		}
 		if strings.HasPrefix(n.target, "/") {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"hutch/internal/fsat"
 )
 
 // fakeHost makes a host's file system: a line is a directory when it ends in a
@@ -324,12 +326,12 @@ func noSecret(t *testing.T, h Host) {
 	for _, x := range v.Shows {
 		err := filepath.WalkDir(h.root+x.Path, func(path string, _ os.DirEntry, err error) error {
 			path = strings.TrimPrefix(path, h.root)
-			if slices.ContainsFunc(masks, func(m string) bool { return inside(path, m) }) {
+			if slices.ContainsFunc(masks, func(m string) bool { return fsat.Within(path, m) }) {
 				return err
 			}
 			for _, secret := range strings.Fields(secretsOfAnn + " /etc/shadow /root/.ssh /run/docker.sock /home/ann/.cargo/credentials.toml /root/.cargo/credentials /home/ann/.local/share/uv/credentials /home/ann/.m2/settings.xml /etc/kubernetes /opt/hutch/state /nix/var/nix/daemon-socket") {
 				secret = strings.TrimSuffix(secret, "/")
-				if secret != h.Workspace && !inside(h.Workspace, secret) && secret != "/home/ann/src/other" && inside(path, secret) {
+				if secret != h.Workspace && !fsat.Within(h.Workspace, secret) && secret != "/home/ann/src/other" && fsat.Within(path, secret) {
 					t.Errorf("%s is seen", path)
 				}
 			}
@@ -376,7 +378,7 @@ func TestTables(t *testing.T) {
 		}
 		for _, rel := range tc.shows {
 			for name := range secretsOfHome {
-				if inside(rel, name) {
+				if fsat.Within(rel, name) {
 					t.Errorf("toolchain %s shows %s, which is secret", tc.dir, rel)
 				}
 			}
@@ -384,7 +386,7 @@ func TestTables(t *testing.T) {
 	}
 	for _, c := range caches {
 		for name := range secretsOfHome {
-			if inside(c.dir, name) || inside(name, c.dir) {
+			if fsat.Within(c.dir, name) || fsat.Within(name, c.dir) {
 				t.Errorf("cache %s and secret %s overlap", c.dir, name)
 			}
 		}

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"hutch/internal/fsat"
 )
 
 // Bounds of a whole root. A directory costs some microseconds in the layer, an
@@ -98,14 +100,14 @@ func (s *sight) showPart(path string) {
 		root = Dir{Mode: st.Mode&0o7777 | 0o700, UID: s.User.UID, GID: s.User.GID}
 	}
 	p := Part{Path: path, Dir: root, Copy: private}
-	if inside("/var/tmp", path) && path != "/var/tmp" {
+	if fsat.Within("/var/tmp", path) && path != "/var/tmp" {
 		p.Fresh = append(p.Fresh, strings.TrimPrefix("/var/tmp", path+"/"))
 	}
 	s.parts = append(s.parts, p)
 	s.shows = append(s.shows, Show{path, CopyOnWrite})
 	if s.Nested && !private {
 		for _, mount := range below {
-			if s.files.isDir(mount) && !inside(mount, "/var/tmp") {
+			if s.files.isDir(mount) && !fsat.Within(mount, "/var/tmp") {
 				s.showPart(mount)
 			}
 		}
@@ -194,7 +196,7 @@ func (s *sight) takeAway(path string) {
 
 func (s *sight) white(real string) {
 	if p := s.part(real); p != nil && real != p.Path && !s.shownAsAsked(real) && !s.askedFor(real) {
-		if rel := strings.TrimPrefix(real[len(p.Path):], "/"); !slices.ContainsFunc(p.Absent, func(a string) bool { return inside(rel, a) }) {
+		if rel := strings.TrimPrefix(real[len(p.Path):], "/"); !slices.ContainsFunc(p.Absent, func(a string) bool { return fsat.Within(rel, a) }) {
 			p.Absent = append(p.Absent, rel)
 		}
 	}
@@ -216,7 +218,9 @@ func (s *sight) askedFor(real string) bool {
 // kept reports whether a directory is kept from boxes whole.
 func (s *sight) kept(path string) bool {
 	return s.isSecret(path) || slices.ContainsFunc(dataSecrets, func(r row) bool { return slices.Contains(r.names, path) }) ||
-		slices.ContainsFunc(s.homesOfOthers, func(home string) bool { return inside(path, home) && !s.overHome(path) && !inside(path, s.Home) })
+		slices.ContainsFunc(s.homesOfOthers, func(home string) bool {
+			return fsat.Within(path, home) && !s.overHome(path) && !fsat.Within(path, s.Home)
+		})
 }
 
 // own lists the directories of a part's layer: those above what is absent, and
@@ -250,7 +254,7 @@ func (s *sight) own(p *Part) {
 
 func (s *sight) descend(p *Part, rel string, depth int, dirs map[string]Dir) {
 	most := depthOf
-	if inside(p.Path+"/"+rel, "/usr/local") {
+	if fsat.Within(p.Path+"/"+rel, "/usr/local") {
 		most = depthOfL
 	}
 	if depth > most {
@@ -262,7 +266,7 @@ func (s *sight) descend(p *Part, rel string, depth int, dirs map[string]Dir) {
 	}
 	for _, e := range entries {
 		below := strings.TrimPrefix(rel+"/"+e.Name(), "/")
-		if !e.IsDir() || s.dirs >= maxDirs || slices.ContainsFunc(p.Absent, func(a string) bool { return inside(below, a) }) || slices.Contains(p.Fresh, below) {
+		if !e.IsDir() || s.dirs >= maxDirs || slices.ContainsFunc(p.Absent, func(a string) bool { return fsat.Within(below, a) }) || slices.Contains(p.Fresh, below) {
 			continue
 		}
 		// What is the user's own, with all in it as a rule, he can write to.
@@ -288,7 +292,7 @@ func (s *sight) otherHomes() []string {
 	_ = accounts{s.root + "/etc"}.lines("passwd", 7, func(f []string) bool {
 		uid, err := parseID(f[2])
 		home := filepath.Clean(f[5])
-		if err == nil && (uid >= people || uid == 0) && filepath.IsAbs(home) && home != "/" && !s.overHome(home) && !slices.Contains(neverShown.names, home) && !inside("/usr", home) && !strings.HasPrefix(home, "/nonexistent") {
+		if err == nil && (uid >= people || uid == 0) && filepath.IsAbs(home) && home != "/" && !s.overHome(home) && !slices.Contains(neverShown.names, home) && !fsat.Within("/usr", home) && !strings.HasPrefix(home, "/nonexistent") {
 			homes = append(homes, home)
 		}
 		return true
@@ -307,7 +311,7 @@ func (s *sight) mountsBelow(dir string) []string {
 	}
 	var below []string
 	for _, m := range s.mounts {
-		if inside(m, dir) && m != dir && !slices.Contains(below, m) {
+		if fsat.Within(m, dir) && m != dir && !slices.Contains(below, m) {
 			below = append(below, m)
 		}
 	}

@@ -82,10 +82,10 @@ func gitDirs(ws *Workspace, text string) ([]string, error) {
 
 	var dirs []string
 	for _, dir := range []string{path, common} {
-		if within(ws.Path, dir) {
+		if fsat.Within(ws.Path, dir) {
 			return nil, fmt.Errorf("the git directory %q holds the workspace and all beside it", dir)
 		}
-		if !within(dir, ws.Path) && !slices.Contains(dirs, dir) {
+		if !fsat.Within(dir, ws.Path) && !slices.Contains(dirs, dir) {
 			dirs = append(dirs, dir)
 		}
 	}

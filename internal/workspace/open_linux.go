@@ -8,7 +8,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -112,12 +111,12 @@ func precious(path string, owner uint32) string {
 		switch {
 		case path == home:
 			return "a home directory"
-		case within(home, path):
+		case fsat.Within(home, path):
 			return fmt.Sprintf("above home directory %q", home)
 		}
 	}
 	if state, err := StateDir(); err == nil {
-		if state = resolve(state); within(state, path) {
+		if state = resolve(state); fsat.Within(state, path) {
 			return fmt.Sprintf("where hutch keeps its own state (%q)", state)
 		}
 	}
@@ -155,11 +154,6 @@ func resolve(path string) string {
 		}
 		rest = filepath.Join(filepath.Base(dir), rest)
 	}
-}
-
-// within reports whether the clean absolute path lies in dir or is dir.
-func within(path, dir string) bool {
-	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
 // Close releases the workspace's descriptor.

@@ -155,11 +155,19 @@ func test() (ok bool, err error) {
 	if !root {
 		fmt.Println("not run: the half of the tests that needs root (run make test as root for both)")
 	}
-	for _, name := range total.settle() {
-		fmt.Println("ran as only one of the users:", name)
+	elsewhere := total.settle()
+	for _, name := range elsewhere {
+		if *verbose {
+			fmt.Println("ran as only one of the users:", name)
+		}
 	}
+	fmt.Println(len(elsewhere), "tests ran as only one of the users, for they need that one")
 	for _, name := range total.skipped {
 		fmt.Println("skipped:", name)
+	}
+	// Last, where a log that is cut to its end still shows it.
+	for _, f := range total.failures {
+		fmt.Print(f)
 	}
 	fmt.Println(total)
 	switch {
@@ -393,6 +401,7 @@ type counts struct {
 	passed, failed int
 	skipped        []string // package and test
 	ran            []string // the same, of what passed or failed, subtests too
+	failures       []string // who, package, test and the end of what it said
 }
 
 func (c counts) String() string {
@@ -404,6 +413,7 @@ func (c *counts) add(o counts) {
 	c.failed += o.failed
 	c.skipped = append(c.skipped, o.skipped...)
 	c.ran = append(c.ran, o.ran...)
+	c.failures = append(c.failures, o.failures...)
 }
 
 // count takes a verdict in.
@@ -538,6 +548,9 @@ func runOne(id identity, p pkg, mu *sync.Mutex) counts {
 				}
 				continue
 			}
+			if m[1] == "FAIL" {
+				c.failures = append(c.failures, failure(id, p, m[2], pending))
+			}
 			if m[1] == "FAIL" || m[1] == "SKIP" && *verbose {
 				mu.Lock()
 				fmt.Printf("as %s: %s: %s%s", id.name, p.path, line[1:], strings.Join(pending, ""))
@@ -578,7 +591,17 @@ func runOne(id identity, p pkg, mu *sync.Mutex) counts {
 // limit, a start that failed.
 func broken(id identity, p pkg, why string, tail []string) counts {
 	fmt.Printf("as %s: %s did not finish: %s\n%s", id.name, p.path, why, strings.Join(tail, ""))
-	return counts{failed: 1}
+	return counts{failed: 1, failures: []string{failure(id, p, why, tail)}}
+}
+
+// failure is a few lines about a test that failed.
+func failure(id identity, p pkg, what string, said []string) string {
+	const most = 600 // bytes
+	text := strings.Join(said, "")
+	if len(text) > most {
+		text = "…" + text[len(text)-most:]
+	}
+	return fmt.Sprintf("failed as %s: %s: %s\n%s", id.name, p.path, what, text)
 }
 
 // removeAll removes a tree in which tests may have left any mode.

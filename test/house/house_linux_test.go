@@ -112,11 +112,15 @@ var allowed = map[string][]string{
 	"merge":     {"fsat", "changeset", "gitdb", "globs"},
 	"guard":     {"fsat", "changeset", "globs", "gitdb"},
 	"outcome":   {"changeset", "promote", "guard"},
+	"api":       {"outcome", "policy"},
+	"layers":    {"fsat", "changeset", "workspace"},
+	"client":    {"api", "outcome"},
+	"daemon":    {"api", "box", "outcome", "promote", "policy", "workspace", "fsat", "receipt"},
 	"view":      {"fsat", "globs"},
 	"policy":    {"plan", "view", "fsat", "globs"},
 	"jail":      {"plan", "fsat"},
 	"supervise": {"jail", "plan", "outcome", "fsat"},
-	"box":       {"policy", "view", "plan", "workspace", "jail", "supervise", "term", "changeset", "globs", "gitdb", "guard", "merge", "promote", "receipt", "outcome", "fsat"},
+	"box":       {"policy", "view", "plan", "workspace", "jail", "supervise", "term", "changeset", "globs", "gitdb", "guard", "merge", "promote", "receipt", "outcome", "fsat", "api", "layers"},
 }
 
 // roomOf returns the top room of an import path: what lies below a room is

@@ -230,30 +230,7 @@ func shellQuote(word string) string {
 }
 
 func commitJSON(done *box.Promoted, err error) error {
-	if done == nil {
-		done = box.NewPromoted()
-	}
-	report := struct {
-		Status outcome.Status `json:"status"`
-		*box.Promoted
-		Error string `json:"error,omitempty"`
-	}{Status: outcome.Success, Promoted: done}
-	var conflict *promote.ConflictError
-	var held *box.HeldError
-	switch {
-	case errors.As(err, &conflict):
-		report.Status, done.Conflicts = outcome.Conflict, conflict.Conflicts
-	case errors.As(err, &held):
-		report.Status = outcome.Held
-	case err != nil:
-		report.Status = outcome.Error
-	case len(done.Held) > 0:
-		report.Status = outcome.Held
-	}
-	if err != nil {
-		report.Error = err.Error()
-		done.Diff = nil
-	}
+	report := box.Delivered(done, err)
 	if err == nil && report.Status == outcome.Held {
 		err = exit(outcome.ExitHutch)
 	}

@@ -3,23 +3,18 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"hutch/internal/box"
 	"hutch/internal/changeset"
-	"hutch/internal/fsat"
 	"hutch/internal/globs"
-	"hutch/internal/guard"
-	"hutch/internal/outcome"
 )
 
 // diffFlags are the flags of hutch diff.
@@ -103,9 +98,13 @@ func (f *diffFlags) run(s *box.Store, id string) error {
 		}
 		switch {
 		case f.json:
-			return diffJSON(c, t, judge, start)
+			report, err := box.Describe(c, t, judge, start)
+			if err != nil {
+				return err
+			}
+			return printJSON(report)
 		case f.nameStatus && f.zero:
-			files, _, err := stats(c, t)
+			files, _, err := box.FileStats(c, t)
 			if err != nil {
 				return err
 			}
@@ -131,7 +130,7 @@ func (f *diffFlags) view(c *changeset.Changeset, t changeset.Trees) error {
 	case f.stat, f.nameStatus:
 		var files []changeset.FileStat
 		var dirs []changeset.DirRename
-		if files, dirs, err = stats(c, t); err != nil {
+		if files, dirs, err = box.FileStats(c, t); err != nil {
 			break
 		}
 		if f.stat {
@@ -162,19 +161,6 @@ func (f *diffFlags) view(c *changeset.Changeset, t changeset.Trees) error {
 		err = tellUntold(c, screen)
 	}
 	return err
-}
-
-// stats gathers what is known of each file without holding its content.
-func stats(c *changeset.Changeset, t changeset.Trees) ([]changeset.FileStat, []changeset.DirRename, error) {
-	files := []changeset.FileStat{}
-	err := changeset.Files(c, t, func(f *changeset.FileChange) error {
-		files = append(files, f.Stat())
-		return nil
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	return files, c.DirRenames(files), nil
 }
 
 // mostUntold is how many changes are named that a patch does not carry.
@@ -212,113 +198,11 @@ func tellFindings(id string, c *changeset.Changeset, judge box.Judge) error {
 	if err != nil {
 		return err
 	}
-	held, flagged := byTier(findings)
+	held, flagged := box.ByTier(findings)
 	for _, line := range explainGuard(id, held, flagged, true) {
 		fmt.Fprintln(os.Stderr, "hutch: "+line)
 	}
 	return nil
-}
-
-func byTier(findings []guard.Finding) (held, flagged []guard.Finding) {
-	for _, f := range findings {
-		if f.Tier == guard.Hold {
-			held = append(held, f)
-		} else {
-			flagged = append(flagged, f)
-		}
-	}
-	return held, flagged
-}
-
-// diffEntry is one changed path in the JSON of hutch diff.
-type diffEntry struct {
-	Path       string       `json:"path"`
-	PathBase64 string       `json:"path_base64,omitempty"` // when it is not UTF-8
-	Op         changeset.Op `json:"op"`
-	Type       fsat.Type    `json:"type"` // after; of a deleted path, before
-	Old        *diffSide    `json:"old"`
-	New        *diffSide    `json:"new"`
-	// Of files and symlinks only, as a patch has them:
-	Status     changeset.Status `json:"status,omitempty"`
-	RenameFrom string           `json:"rename_from,omitempty"`
-	Similarity int              `json:"similarity,omitempty"` // percent
-	Binary     bool             `json:"binary,omitempty"`
-	NotShown   string           `json:"not_shown,omitempty"` // why a patch does not show it
-	Hunks      int              `json:"hunks"`
-	Added      int              `json:"added"` // lines
-	Removed    int              `json:"removed"`
-}
-
-// diffSide is one state of a path.
-type diffSide struct {
-	Type   fsat.Type `json:"type"`
-	Mode   string    `json:"mode"` // octal
-	Size   int64     `json:"size"`
-	Digest string    `json:"digest,omitempty"`
-	Target string    `json:"target,omitempty"`
-}
-
-func side(s *changeset.State) *diffSide {
-	if s == nil {
-		return nil
-	}
-	return &diffSide{Type: s.Type, Mode: fmt.Sprintf("%04o", s.Mode), Size: s.Size, Digest: s.Digest, Target: s.Target}
-}
-
-func diffJSON(c *changeset.Changeset, t changeset.Trees, judge box.Judge, start time.Time) error {
-	files, dirs, err := stats(c, t)
-	if err != nil {
-		return err
-	}
-	type dirRename struct {
-		From  string `json:"from"`
-		To    string `json:"to"`
-		Files int    `json:"files"`
-	}
-	report := struct {
-		*outcome.Diff
-		Entries    []diffEntry         `json:"entries"`
-		Renamed    []dirRename         `json:"renamed_directories"`
-		Skipped    []changeset.Skipped `json:"skipped"`
-		GitChanged bool                `json:"git_changed"`
-		Held       []guard.Finding     `json:"held"`               // what the handoff guard would not let pass
-		Flagged    []guard.Finding     `json:"flagged"`            // what it would let pass and name
-		Unjudged   string              `json:"unjudged,omitempty"` // why it could not judge
-	}{Diff: &outcome.Diff{Digest: c.Digest}, Entries: []diffEntry{}, Renamed: []dirRename{}, Skipped: []changeset.Skipped{}, GitChanged: c.GitChanged, Held: []guard.Finding{}, Flagged: []guard.Finding{}}
-	findings, err := judge(c)
-	if err != nil {
-		report.Unjudged = err.Error()
-	}
-	held, flagged := byTier(findings)
-	report.Held, report.Flagged = append(report.Held, held...), append(report.Flagged, flagged...)
-	report.FilesCreated, report.FilesModified, report.FilesDeleted = c.Names()
-	report.Skipped = append(report.Skipped, c.Skipped...)
-	for _, d := range dirs {
-		report.Renamed = append(report.Renamed, dirRename(d))
-	}
-	byPath := map[string]*changeset.FileStat{}
-	for i := range files {
-		byPath[files[i].Path] = &files[i]
-	}
-	for i := range c.Entries {
-		e := &c.Entries[i]
-		entry := diffEntry{Path: e.Path, Op: e.Op, Old: side(e.Before), New: side(e.After)}
-		if !utf8.ValidString(e.Path) {
-			entry.PathBase64 = base64.StdEncoding.EncodeToString([]byte(e.Path))
-		}
-		if e.After != nil {
-			entry.Type = e.After.Type
-		} else {
-			entry.Type = e.Before.Type
-		}
-		if f := byPath[e.Path]; f != nil {
-			entry.Status, entry.RenameFrom, entry.Similarity = f.Status, f.From, f.Similarity
-			entry.Binary, entry.NotShown, entry.Hunks, entry.Added, entry.Removed = f.Binary, f.Hidden, f.Hunks, f.Added, f.Removed
-		}
-		report.Entries = append(report.Entries, entry)
-	}
-	report.ElapsedMicros = time.Since(start).Microseconds()
-	return printJSON(report)
 }
 
 // showPatch prints the patch of a run: as it is into a pipe, made safe for a

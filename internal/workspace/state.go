@@ -2,6 +2,7 @@ package workspace
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 )
@@ -21,4 +22,24 @@ func StateDir() (string, error) {
 		return filepath.Join(home, ".local/state/hutch"), nil
 	}
 	return "", errors.New("no state directory: set HOME or XDG_STATE_HOME to an absolute path")
+}
+
+// Socket names the socket of the daemon: $HUTCH_SOCKET when that is set, else
+// $XDG_RUNTIME_DIR/hutch/hutchd.sock, else hutchd.sock in the state directory.
+// It need not exist.
+func Socket() (string, error) {
+	if path := os.Getenv("HUTCH_SOCKET"); path != "" {
+		if !filepath.IsAbs(path) {
+			return "", fmt.Errorf("HUTCH_SOCKET %q: give an absolute path", path)
+		}
+		return path, nil
+	}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "hutch", "hutchd.sock"), nil
+	}
+	dir, err := StateDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, "hutchd.sock"), nil
 }

@@ -63,6 +63,7 @@ type Box struct {
 	Argv        []string     `json:"argv,omitempty" doc:"of the run that kept it, or of its last command"`
 	Status      string       `json:"status,omitempty" doc:"of that command"`
 	ExitCode    int          `json:"exit_code"`
+	Memory      int64        `json:"memory,omitempty" doc:"its limit of memory in bytes; 0 is none"`
 }
 
 // Checkpoint is a state that a box can go back to.

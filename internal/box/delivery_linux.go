@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"path/filepath"
 	"strings"
 
@@ -211,14 +210,8 @@ func onlyGit(c *changeset.Changeset) bool {
 	return true
 }
 
-// configFile is the user's own configuration.
-func configFile() string {
-	base, err := os.UserConfigDir()
-	if err != nil {
-		return ""
-	}
-	return path.Join(base, "hutch", "config.toml")
-}
+// configFile is the user's own configuration, as this process knows it.
+func configFile() string { return caller(os.Environ()).configFile() }
 
 // reason is why a box is kept that something stays in.
 func (d *delivery) reason() string {

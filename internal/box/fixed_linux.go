@@ -10,12 +10,12 @@ import (
 const someDate = 315532800
 
 // fixed is what stands for all that differs between two runs; nil: nothing.
-func (r *run) fixed() *view.Fixed {
-	if !r.policy.Deterministic {
+func (c *cell) fixed() *view.Fixed {
+	if !c.policy.Deterministic {
 		return nil
 	}
 	date := int64(someDate)
-	if t := lastCommit(r.ws); t > 0 {
+	if t := lastCommit(c.ws); t > 0 {
 		date = t
 	}
 	return &view.Fixed{Date: date}

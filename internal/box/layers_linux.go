@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hutch/internal/fsat"
+	"hutch/internal/outcome"
 	"hutch/internal/policy"
 	"hutch/internal/view"
 	"hutch/internal/workspace"
@@ -19,17 +20,17 @@ import (
 
 // cacheDirs makes layers for the caches that are shown copy-on-write. They go
 // with the box.
-func (r *run) cacheDirs(count int) ([]string, error) {
+func (c *cell) cacheDirs(count int) ([]string, error) {
 	var dirs []string
 	for range count {
-		dir := filepath.Join(r.dir.path, fmt.Sprintf("cache%d", len(dirs)))
+		dir := filepath.Join(c.dir.path, fmt.Sprintf("cache%d", len(dirs)))
 		for _, d := range []string{dir, filepath.Join(dir, "upper"), filepath.Join(dir, "work")} {
 			if err := os.Mkdir(d, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 				return nil, stateError(err)
 			}
 		}
-		if r.privileged && r.user.UID != 0 {
-			if err := os.Chown(filepath.Join(dir, "upper"), int(r.user.UID), int(r.user.GID)); err != nil {
+		if c.privileged && c.user.UID != 0 {
+			if err := os.Chown(filepath.Join(dir, "upper"), int(c.user.UID), int(c.user.GID)); err != nil {
 				return nil, stateError(err)
 			}
 		}
@@ -41,23 +42,21 @@ func (r *run) cacheDirs(count int) ([]string, error) {
 // unwritable lists what a box of a whole root could not write to, without
 // making one.
 func unwritable(req Request, force *policy.InForce) ([]string, error) {
-	r := &run{Request: req, policy: *force}
-	r.privileged, r.trusted = privileges()
+	c := newCell(req, outcome.New())
+	c.policy = *force
 	var err error
-	if r.ws, err = workspace.Open(cmp.Or(req.Workspace, "."), true); err != nil {
+	if c.ws, err = workspace.Open(cmp.Or(req.Workspace, "."), true); err != nil {
 		return nil, err
 	}
-	defer r.ws.Close()
-	if r.user, err = r.target(); err != nil {
+	defer c.ws.Close()
+	if c.user, err = c.target(); err != nil {
 		return nil, err
 	}
-	state, err := workspace.StateDir()
-	if err != nil {
+	if c.state, err = workspace.StateDir(); err != nil {
 		return nil, err
 	}
-	r.store = &Store{Path: state}
-	r.view()
-	return view.Unwritable(r.host)
+	c.view()
+	return view.Unwritable(c.host)
 }
 
 func cannotWrite(lines []string) string {
@@ -66,19 +65,19 @@ func cannotWrite(lines []string) string {
 
 // copies copies the directories that the box is shown as its own. They go with
 // the box.
-func (r *run) copies(parts []view.Part) (map[string]string, error) {
+func (c *cell) copies(parts []view.Part) (map[string]string, error) {
 	copies := make(map[string]string)
 	for i := range parts {
 		p := &parts[i]
 		if !p.Copy {
 			continue
 		}
-		to := filepath.Join(r.dir.path, fmt.Sprintf("copy%d", i))
-		c := copyOf{from: p.Path, to: to, absent: p.Absent, user: r.user}
-		if r.privileged {
-			c.give = func(path string) error { return os.Lchown(path, int(r.user.UID), int(r.user.GID)) }
+		to := filepath.Join(c.dir.path, fmt.Sprintf("copy%d", i))
+		copying := copyOf{from: p.Path, to: to, absent: p.Absent, user: c.user}
+		if c.privileged {
+			copying.give = func(path string) error { return os.Lchown(path, int(c.user.UID), int(c.user.GID)) }
 		}
-		if err := c.dir(""); err != nil {
+		if err := copying.dir(""); err != nil {
 			return nil, fmt.Errorf("copy %s for the box: %w", p.Path, err)
 		}
 		copies[p.Path] = to

@@ -17,54 +17,54 @@ import (
 
 // limits decides what holds each limit: a cgroup where one can be had, else the
 // kernel's limits of a process, else the watch of supervise.
-func (r *run) limits(b *policy.Box) {
-	l := r.policy
+func (c *cell) limits(b *policy.Box) {
+	l := c.policy
 	b.Memory = l.Memory
-	b.Core = hard(unix.RLIMIT_CORE, l.Core, "core", r)
+	b.Core = hard(unix.RLIMIT_CORE, l.Core, "core", c)
 	if b.Core == 0 {
 		// 1 also keeps the kernel from starting the program that the host's
 		// core_pattern pipes to (core(5)), as root and outside; 0 does not.
 		b.Core = atMost(unix.RLIMIT_CORE, 1)
 	}
-	b.NoFile = hard(unix.RLIMIT_NOFILE, l.OpenFiles, "open_files", r)
+	b.NoFile = hard(unix.RLIMIT_NOFILE, l.OpenFiles, "open_files", c)
 	held := jail.Limits{Memory: l.Memory, Swap: l.Swap, CPUs: l.CPUs, CPUTime: l.CPUTime > 0}
 	if l.Pids > 0 {
 		// Counted for this box alone: in a user namespace of its own (since
 		// Linux 5.14). It refuses a fork before the work for it is done, unlike
 		// a cgroup. PID 1 is not the command's.
 		b.Processes = atMost(unix.RLIMIT_NPROC, l.Pids+1)
-		if r.trusted { // the kernel does not count processes of the host's uid 0
-			b.PidMax = r.pidMax(l.Pids)
+		if c.trusted { // the kernel does not count processes of the host's uid 0
+			b.PidMax = c.pidMax(l.Pids)
 			if b.PidMax == 0 || l.Pids < fewPids {
 				held.Pids = l.Pids
 			}
 		}
 	}
-	r.group, r.ungiven = nil, nil
+	c.group, c.ungiven = nil, nil
 	if held != (jail.Limits{}) {
-		r.group, r.ungiven = jail.NewCgroup(r.id, held)
+		c.group, c.ungiven = jail.NewCgroup(c.id, held)
 	}
-	for i := range r.group.Procs() {
+	for i := range c.group.Procs() {
 		b.CgroupFDs = append(b.CgroupFDs, jail.CgroupFD(i))
 	}
-	if held.Pids > 0 && !slices.Contains(r.ungiven, "pids") {
+	if held.Pids > 0 && !slices.Contains(c.ungiven, "pids") {
 		b.PidMax = 0
 	}
-	b.CountFiles = slices.Contains(r.ungiven, "memory")
-	if slices.ContainsFunc(r.ungiven, func(limit string) bool { return limit != "pids" }) {
-		r.missing("limits")
+	b.CountFiles = slices.Contains(c.ungiven, "memory")
+	if slices.ContainsFunc(c.ungiven, func(limit string) bool { return limit != "pids" }) {
+		c.missing("limits")
 	}
-	if slices.Contains(r.ungiven, "swap") {
-		r.note("swap is not limited: this kernel does not count it (swapaccount)")
+	if slices.Contains(c.ungiven, "swap") {
+		c.note("swap is not limited: this kernel does not count it (swapaccount)")
 	}
 }
 
 // hard returns what a limit of processes can be here, and notes where that is
 // less than was asked for.
-func hard(resource int, want int64, key string, r *run) uint64 {
+func hard(resource int, want int64, key string, c *cell) uint64 {
 	got := atMost(resource, want)
 	if got < uint64(max(want, 0)) {
-		r.note("limits.%s: %d is more than this user may have; it is %d", key, want, got)
+		c.note("limits.%s: %d is more than this user may have; it is %d", key, want, got)
 	}
 	return got
 }
@@ -90,9 +90,9 @@ const (
 
 // pidMax returns below which process numbers a box of the host's root stays so
 // that it has no more processes than that, 0 where that cannot be set.
-func (r *run) pidMax(pids int64) uint64 {
+func (c *cell) pidMax(pids int64) uint64 {
 	switch {
-	case r.noPidMax || !kernelAtLeast(6, 14): // there it is the whole host's
+	case c.noPidMax || !kernelAtLeast(6, 14): // there it is the whole host's
 		return 0
 	case pids < fewPids:
 		return uint64(pids) + reservedPids + 1
@@ -113,27 +113,26 @@ func kernelAtLeast(major, minor int) bool {
 
 // watchTasks stands in, once it is known whom the command runs as, for a limit
 // of processes that the kernel does not hold.
-func (r *run) watchTasks() {
-	r.tasks = 0
-	pids := r.policy.Pids
-	if pids <= 0 || !r.trusted || r.user.UID != 0 || r.group.Holds("pids") {
+func (c *cell) watchTasks() {
+	c.tasks = 0
+	pids := c.policy.Pids
+	if pids <= 0 || !c.trusted || c.user.UID != 0 || c.group.Holds("pids") {
 		return
 	}
 	switch {
-	case r.plan.PidMax == 0:
-		r.tasks = pids
-		r.missing("limits")
-		r.note("no cgroup counts processes here, and the kernel does not count those of uid 0: a watch ends the box when they are more than %d", pids)
+	case c.plan.PidMax == 0:
+		c.tasks = pids
+		c.missing("limits")
+		c.note("no cgroup counts processes here, and the kernel does not count those of uid 0: a watch ends the box when they are more than %d", pids)
 	case pids < fewPids:
-		r.missing("limits")
-		r.note("no cgroup counts processes here: of the host's uid 0 there may be %d more than %d", reservedPids, pids)
+		c.missing("limits")
+		c.note("no cgroup counts processes here: of the host's uid 0 there may be %d more than %d", reservedPids, pids)
 	}
 }
 
 // boundLayers limits what the layers take, of memory by the size of the file
 // system there, else by a watch.
 func (r *run) boundLayers(b *policy.Box) error {
-	r.disk = nil
 	l := r.policy
 	var names []string
 	overlays := len(b.CacheDirs)
@@ -150,21 +149,29 @@ func (r *run) boundLayers(b *policy.Box) error {
 		names = append(names, r.branch.Layer, r.branch.Work)
 		overlays++
 	}
-	if l.Disk <= 0 && l.Files <= 0 {
-		return nil
-	}
 	for _, dir := range b.CacheDirs {
 		names = append(names, filepath.Base(dir))
 	}
-	r.disk = &supervise.Disk{Dir: r.dir.fd, Names: names, Bytes: l.Disk, Files: l.Files}
-	return r.disk.Begin(overlays)
+	return r.watchDisk(r.dir.fd, names, overlays)
+}
+
+// watchDisk bounds what is written to directories of one that is open, into
+// which so many overlays have yet to be mounted.
+func (c *cell) watchDisk(dir int, names []string, overlays int) error {
+	c.disk = nil
+	l := c.policy
+	if l.Disk <= 0 && l.Files <= 0 {
+		return nil
+	}
+	c.disk = &supervise.Disk{Dir: dir, Names: names, Bytes: l.Disk, Files: l.Files}
+	return c.disk.Begin(overlays)
 }
 
 // watched are the limits that supervise has to hold.
-func (r *run) watched() supervise.Limits {
-	l := r.policy
-	w := supervise.Limits{Timeout: l.Timeout, Output: l.Output, CPU: l.CPUTime, Tasks: r.tasks, Disk: r.disk}
-	if slices.Contains(r.ungiven, "memory") {
+func (c *cell) watched() supervise.Limits {
+	l := c.policy
+	w := supervise.Limits{Timeout: l.Timeout, Output: l.Output, CPU: l.CPUTime, Tasks: c.tasks, Disk: c.disk}
+	if slices.Contains(c.ungiven, "memory") {
 		w.Memory, w.Swap = l.Memory, l.Swap
 	}
 	return w
@@ -172,9 +179,9 @@ func (r *run) watched() supervise.Limits {
 
 // pinCPUs stands in for a processor limit that no cgroup holds: the box may use
 // no more processors than that, rounded up. The helper inherits the mask.
-func (r *run) pinCPUs() (restore func()) {
-	cpus := r.policy.CPUs
-	if !slices.Contains(r.ungiven, "cpus") || cpus <= 0 {
+func (c *cell) pinCPUs() (restore func()) {
+	cpus := c.policy.CPUs
+	if !slices.Contains(c.ungiven, "cpus") || cpus <= 0 {
 		return func() {}
 	}
 	var all, some unix.CPUSet

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -81,7 +82,8 @@ func seen(fd int, dir fsat.Stat) place {
 // sources finds what a policy comes from. The place is nil where there is no
 // workspace to open.
 func sources(req Request) (policy.Sources, *place, error) {
-	s := policy.Sources{Given: req.Policy, GivenBy: req.PolicyBy, File: req.PolicyFile, Environ: os.Environ(), UserFile: configFile(), Home: home}
+	from := callerOf(req)
+	s := policy.Sources{Given: req.Policy, GivenBy: req.PolicyBy, File: req.PolicyFile, Environ: from, UserFile: from.configFile(), Home: from.home}
 	fd, err := unix.Open(cmp.Or(req.Workspace, "."), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return s, nil, nil
@@ -102,9 +104,44 @@ func sources(req Request) (policy.Sources, *place, error) {
 	return s, &before, err
 }
 
+// caller is the environment of whoever asked: of a box that lives it is not
+// that of the process which holds the box.
+type caller []string
+
+func callerOf(req Request) caller {
+	if req.Environ == nil {
+		return os.Environ()
+	}
+	return req.Environ
+}
+
+// get returns the value of a variable; of two, the first, as getenv(3) does.
+func (c caller) get(name string) string {
+	for _, e := range c {
+		if value, ok := strings.CutPrefix(e, name); ok && strings.HasPrefix(value, "=") {
+			return value[1:]
+		}
+	}
+	return ""
+}
+
+// configFile is the user's own configuration; "" where he can have none.
+func (c caller) configFile() string {
+	base := c.get("XDG_CONFIG_HOME")
+	switch home := c.get("HOME"); {
+	case base == "" && home == "":
+		return ""
+	case base == "":
+		base = filepath.Join(home, ".config")
+	case !filepath.IsAbs(base):
+		return ""
+	}
+	return filepath.Join(base, "hutch", "config.toml")
+}
+
 // home is what "~" means in a policy.
-func home() (string, error) {
-	home := os.Getenv("HOME")
+func (c caller) home() (string, error) {
+	home := c.get("HOME")
 	if !filepath.IsAbs(home) {
 		return "", errors.New("HOME is not set, so nothing can begin with ~/; give an absolute path")
 	}

@@ -41,6 +41,8 @@ type Request struct {
 	Return int64  // bytes a stream put into the outcome; 0: none
 	User   string // whom to run as: a name, uid, uid:gid or "root"; "" decides by the workspace's owner
 
+	Environ []string // of the caller, as NAME=VALUE; nil: this process's
+
 	Require []string // what must not be missing: "limits", "proc", "landlock"
 
 	Terminal       bool      // the command has a pseudo-terminal, like the caller's when Stdin is one

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -17,45 +16,22 @@ import (
 	"hutch/internal/jail"
 	"hutch/internal/outcome"
 	"hutch/internal/plan"
-	"hutch/internal/policy"
 	"hutch/internal/supervise"
 	"hutch/internal/term"
-	"hutch/internal/view"
 	"hutch/internal/workspace"
 )
 
 // run is the state of one Run.
 type run struct {
 	Request
-	policy  policy.InForce
-	id      string
+	cell
 	store   *Store
-	out     *outcome.Outcome
-	ws      *workspace.Workspace
-	dir     *dir
 	stamp   workspace.Stamp
 	branch  *workspace.Branch
-	host    view.Host
-	user    view.User
-	env     []string
 	result  supervise.Result
 	stdout  *supervise.Capture
 	stderr  *supervise.Capture
 	through []*term.Writer // of the streams that are let through by what they say
-
-	privileged, trusted bool
-	group               *jail.Cgroup
-	ungiven             []string // limits that no cgroup holds
-	noPidMax            bool     // the box cannot set its own pid_max
-	tasks               int64    // processes that supervise has to count; 0: none
-	disk                *supervise.Disk
-	plan                *policy.Box // what the box's plan is compiled from
-	box                 *jail.Box   // started, and waiting for the rest of its plan
-	apartCaches         bool        // each cache has an overlay of its own
-	readOnly            []string    // caches of which the kernel makes no overlay
-	refused             []string    // parts of a whole root, likewise
-	seen                *view.View
-	hidden              []string // of the workspace, relative
 
 	layer   int // directory of the layer; -1
 	changes *changeset.Changeset
@@ -71,7 +47,7 @@ type run struct {
 // hutch's own and is in the outcome too.
 func Run(req Request) (*outcome.Outcome, error) {
 	out := outcome.New()
-	r := &run{Request: req, out: out, layer: -1}
+	r := &run{Request: req, cell: newCell(req, out), layer: -1}
 	err := r.run()
 	if err != nil && out.Error == "" {
 		out.Error = err.Error()
@@ -94,7 +70,6 @@ func (r *run) run() error {
 	// As early as the policy is known, so that the kernel makes the namespaces
 	// while we look at the workspace and decide what goes into them.
 	r.id = newID()
-	r.privileged, r.trusted = privileges()
 	at, unchanged, err := r.resolve()
 	if err != nil || r.denied(at) {
 		return err
@@ -115,6 +90,7 @@ func (r *run) run() error {
 		return err
 	}
 	defer r.store.Close()
+	r.state = r.store.Path
 	if err := r.store.recover(r.ws.FD); err != nil {
 		return err
 	}
@@ -137,12 +113,6 @@ func (r *run) run() error {
 	}
 	r.store.sweep(base)
 	return err
-}
-
-func (r *run) note(format string, args ...any) {
-	if note := fmt.Sprintf(format, args...); !slices.Contains(r.out.Notes, note) { // a box may be begun more than once
-		r.out.Notes = append(r.out.Notes, note)
-	}
 }
 
 // inBox does everything for which the box's directory exists. What became of
@@ -225,14 +195,7 @@ func (r *run) execute(strategies []workspace.Strategy) error {
 		var step *jail.StepError
 		isOverlay := errors.As(err, &step) && step.Op == plan.Overlay
 		switch {
-		case step != nil && step.Op == plan.Sysctl && !r.noPidMax:
-			r.noPidMax = true
-		case isOverlay && step.Arg != r.ws.Path && r.isPart(step.Arg):
-			r.refused = append(r.refused, step.Arg)
-		case isOverlay && step.Arg != r.ws.Path && !r.apartCaches && !r.policy.WholeRoot:
-			r.apartCaches = true
-		case isOverlay && step.Arg != r.ws.Path:
-			r.readOnly = append(r.readOnly, step.Arg)
+		case r.yield(step):
 		case len(strategies) > 1 && (isOverlay || errors.Is(err, workspace.ErrUnsupported) || errors.Is(err, workspace.ErrNoUserAttrs)):
 			refused = append(refused, fmt.Sprintf("%s: %v", strategies[0], err))
 			strategies = strategies[1:]
@@ -253,20 +216,16 @@ func (r *run) execute(strategies []workspace.Strategy) error {
 	return nil
 }
 
-// isPart reports whether a path of the host is shown with a layer in memory.
-func (r *run) isPart(path string) bool {
-	return r.seen != nil && slices.ContainsFunc(r.seen.Parts, func(p view.Part) bool { return p.Path == path })
-}
-
-func (r *run) clearLayers() error {
-	fd, err := fsat.OpenDir(r.dir.fd, ".")
+// clearLayers empties the cell's directory, for another attempt.
+func (c *cell) clearLayers() error {
+	fd, err := fsat.OpenDir(c.dir.fd, ".")
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
 	entries, err := fsat.ReadDir(fd)
 	for _, e := range entries {
-		if err := fsat.RemoveAll(r.dir.fd, e.Name); err != nil {
+		if err := fsat.RemoveAll(c.dir.fd, e.Name); err != nil {
 			return err
 		}
 	}
@@ -297,15 +256,14 @@ func (r *run) attempt(strategy workspace.Strategy) error {
 	if err := r.box.Send(view); err != nil {
 		return err
 	}
+	env := r.environ()
 	command := supervise.Command{
 		Box: r.box, Cgroup: r.group,
-		Exec:   jail.Command{Argv: r.Argv, Env: r.env, Dir: r.ws.Path, Search: search(r.env)},
+		Exec:   jail.Command{Argv: r.Argv, Env: env, Dir: r.ws.Path, Search: search(env)},
 		Limits: r.watched(),
 		Stdout: r.stdout, Stderr: r.stderr, Signals: r.Signals, Done: r.Done,
 	}
-	if r.privileged && r.user.UID != 0 {
-		command.Owner = &supervise.Owner{UID: r.user.UID, GID: r.user.GID}
-	}
+	command.Owner = r.owner()
 	if r.Stdin != nil {
 		command.Stdin = &supervise.Input{Reader: r.Stdin}
 	}
@@ -319,21 +277,7 @@ func (r *run) attempt(strategy workspace.Strategy) error {
 		r.closeResult()
 		return r.result.Failure
 	}
-	if slices.Contains(r.result.Missing, "proc") {
-		r.missing("proc")
-	}
-	if slices.Contains(r.result.Missing, "violations") {
-		r.note("calls that the box refused were not counted: hutch itself runs under a seccomp filter with a listener")
-	}
-	r.out.Rung = "full"
-	r.out.Notes = append(r.out.Notes, r.branch.Notes...)
-	r.out.Notes = append(r.out.Notes, r.seen.Notes...)
-	for _, path := range r.readOnly {
-		r.note("%s is read-only in the box: the kernel makes no overlay of it", path)
-	}
-	if len(r.seen.Unwritable) > 0 {
-		r.note("%s", cannotWrite(r.seen.Unwritable))
-	}
+	r.came(r.result.Missing, r.branch.Notes)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -32,7 +33,7 @@ func Trust(dir string) (path string, loose []policy.Origin, err error) {
 		return "", nil, fmt.Errorf("there is no %s in %s; nothing to trust", policy.WorkspaceFile, ws.Path)
 	}
 	// Not the environment: it may be another one at the next run.
-	force, err := policy.Resolve(policy.Sources{UserFile: configFile(), Path: ws.Path, Workspace: text, Home: home})
+	force, err := policy.Resolve(policy.Sources{UserFile: configFile(), Path: ws.Path, Workspace: text, Home: caller(os.Environ()).home})
 	if err != nil {
 		return "", nil, err
 	}

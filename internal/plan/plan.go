@@ -95,6 +95,7 @@ const (
 	TagLayer     = 2 // upper directory of a layer in RAM
 	TagPrivate   = 3 // a directory on the box's own tmpfs
 	TagTerminal  = 4 // master of the command's pseudo-terminal
+	TagRoot      = 5 // root of the box
 )
 
 // Op is one step.

@@ -37,6 +37,11 @@ type Box struct {
 	// directories; only in the initial user namespace.
 	Trusted bool
 
+	// Resident: the box outlives its commands, and its branch is mounted from
+	// outside, again and again; of Mount only Tree counts. What must be absent
+	// from the workspace, its layer must hide.
+	Resident bool
+
 	User           view.User
 	UIDMap, GIDMap string
 
@@ -129,7 +134,11 @@ func (b *Box) View() (*plan.Plan, error) {
 		return nil, err
 	}
 	p.Add(plan.Pivot, 0, 0, 0)
-	p.Add(plan.SendFD, plan.TagWorkspace, 0, 0, b.Workspace)
+	if b.Resident {
+		p.Add(plan.SendFD, plan.TagRoot, 0, 0, "/")
+	} else {
+		p.Add(plan.SendFD, plan.TagWorkspace, 0, 0, b.Workspace)
+	}
 	if b.CountFiles {
 		p.Add(plan.SendFD, plan.TagPrivate, 0, 0, "/dev/shm")
 	}

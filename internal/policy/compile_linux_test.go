@@ -280,3 +280,50 @@ func TestLandlockGivesNoMoreThanThePolicy(t *testing.T) {
 		}
 	}
 }
+
+func TestABoxThatLivesIsMadeWithoutItsBranch(t *testing.T) {
+	for _, privileged := range []bool{false, true} {
+		b := testBox()
+		b.Privileged, b.Trusted, b.Resident = privileged, privileged, true
+		b.Masks = append(b.Masks, "/home/u/project/.env")
+		told := false
+		b.Commands = func(renames, _, _ bool) ([]byte, []byte) { told = renames; return make([]byte, 8), make([]byte, 16) }
+		ops := compiled(t, b)
+		point := find(t, ops, plan.Dir, "/home/u/project")
+		if pivot := find(t, ops, plan.Pivot, ""); point > pivot {
+			t.Errorf("privileged %v: the mount point is made at %d, and the root is read-only from %d on", privileged, point, pivot)
+		}
+		root := ops[find(t, ops, plan.SendFD, "/")]
+		if root.A != plan.TagRoot {
+			t.Errorf("privileged %v: the root is sent with tag %d", privileged, root.A)
+		}
+		above := ops[find(t, ops, plan.LandlockPath, "/home/u")]
+		if above.A&landlockWrite == 0 {
+			t.Errorf("privileged %v: nothing may be written below the mount point: rights %#x", privileged, above.A)
+		}
+		for _, op := range ops {
+			switch {
+			case op.Code == plan.Overlay && slices.Contains(op.Strings, b.Workspace):
+				t.Errorf("privileged %v: the branch is mounted by the plan", privileged)
+			case op.Code == plan.Mask && strings.HasPrefix(op.Strings[0], b.Workspace+"/"):
+				t.Errorf("privileged %v: %s is masked, which the next mount undoes", privileged, op.Strings[0])
+			case op.Code == plan.LandlockPath && op.Strings[0] == b.Workspace:
+				t.Errorf("privileged %v: a rule on what is mounted over", privileged)
+			case op.Code == plan.Serve && op.A != 0:
+				t.Errorf("privileged %v: it ends with its first command", privileged)
+			}
+		}
+		if !told {
+			t.Errorf("privileged %v: nobody moves directories, and the overlay must not", privileged)
+		}
+		find(t, ops, plan.Mask, "/etc/shadow")
+	}
+
+	b := testBox()
+	b.Resident, b.Policy.FSWrite, b.Workspace, b.Links = true, false, "/srv/code/project", nil
+	for _, op := range compiled(t, b) {
+		if op.Code == plan.LandlockPath && op.Strings[0] == "/srv/code" {
+			t.Error("a workspace that is read-only can be written to as far as Landlock is asked")
+		}
+	}
+}

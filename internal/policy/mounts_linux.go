@@ -13,6 +13,10 @@ import (
 	"hutch/internal/view"
 )
 
+// TransactionDir is hidden from every box. A transaction travels with the
+// workspace, and what is in it decides what a recovery writes.
+const TransactionDir = ".hutch"
+
 // mounts shows the host and the workspace, parents before what lies in them.
 func (b *Box) mounts(p *plan.Plan) error {
 	inHome := func(path string) bool { return fsat.Within(path, b.Home) }
@@ -109,6 +113,8 @@ func (b *Box) mounts(p *plan.Plan) error {
 	case !b.Policy.FSRead:
 		p.Add(plan.Rebind, 0o755, owner(b.User), 0, "empty", b.Workspace)
 		p.Add(plan.ReadOnly, 0, 0, 0, b.Workspace)
+	case b.Resident:
+		p.Add(plan.Dir, 0o755, 0, 0, b.Workspace)
 	case b.Mount.Tree != "":
 		p.Add(plan.Bind, attr, 0, 0, b.Mount.Tree, b.Workspace)
 	default:
@@ -125,11 +131,12 @@ func (b *Box) mounts(p *plan.Plan) error {
 		}
 		p.Add(plan.Overlay, attr, 0, 0, b.Mount.Lower, b.Mount.Upper, b.Mount.Work, b.Workspace, b.overlayOptions())
 	}
-	// A transaction's directory travels with the workspace; what is in it
-	// decides what a recovery writes.
-	p.Add(plan.Mask, 0, 0, 0, filepath.Join(b.Workspace, ".hutch"))
-	for _, path := range b.Masks {
-		p.Add(plan.Mask, 0, 0, 0, path)
+	for _, path := range append([]string{filepath.Join(b.Workspace, TransactionDir)}, b.Masks...) {
+		// A mask would go with the mount that it lies on: in a box whose branch
+		// is mounted again, the layer itself hides such paths.
+		if !b.Resident || !inWorkspace(path) {
+			p.Add(plan.Mask, 0, 0, 0, path)
+		}
 	}
 	if b.Privileged && b.User.UID == 0 {
 		// Most of /proc is owned by uid 0 of the host, and the kernel keeps a

@@ -3,6 +3,7 @@ package policy
 import (
 	"encoding/binary"
 	"fmt"
+	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -47,8 +48,9 @@ func (b *Box) rights(p *plan.Plan) {
 		p.AddRaw(plan.Seccomp, uint64(len(b.Owners)), 0, 0, b.Owners)
 	}
 	p.AddRaw(plan.Seccomp, uint64(len(b.Filter)), 0, 0, b.Filter)
-	// An overlay with user attributes cannot rename directories.
-	renames := b.Mount.Tree == "" && !b.Trusted
+	// An overlay with user attributes cannot rename directories, and in one that
+	// becomes the lower layer of others, no directory may lead elsewhere.
+	renames := b.Mount.Tree == "" && (!b.Trusted || b.Resident)
 	told, untold := b.Commands(renames, b.Policy.Debug, b.Policy.Subprocess)
 	flags := uint64(0)
 	if renames {
@@ -59,7 +61,11 @@ func (b *Box) rights(p *plan.Plan) {
 	}
 	p.AddRaw(plan.Commands, uint64(len(told)), uint64(len(untold)), flags, slices.Concat(told, untold))
 	p.Add(plan.Assert, plan.AssertNoUserNS|plan.AssertReadOnlyRoot|plan.AssertNoCaps, 0, 0)
-	p.Add(plan.Serve, plan.ServeOneShot, 0, 0)
+	serve := uint64(plan.ServeOneShot)
+	if b.Resident {
+		serve = 0
+	}
+	p.Add(plan.Serve, serve, 0, 0)
 }
 
 // Landlock's file rights (landlock(7)) by the ABI that brought them.
@@ -117,8 +123,18 @@ func (b *Box) landlock(p *plan.Plan) {
 	// mounted, mq_open(3) or not.
 	p.Add(plan.LandlockPath, handled&(landlockRead|landlockWrite|landlockNames), 1, 0, "/dev/mqueue")
 	write := handled &^ landlockNodes
-	writable := []string{b.Home, "/tmp", "/dev/shm"}
-	if b.Policy.FSWrite { // in a home, rights to which hold for all below, the mount alone refuses
+	writable := []string{"/tmp", "/dev/shm"}
+	if !b.Resident || !fsat.Within(b.Home, b.Workspace) { // else it is not there yet
+		writable = append(writable, b.Home)
+	}
+	switch { // in a home, rights to which hold for all below, the mount alone refuses
+	case !b.Policy.FSWrite:
+	case b.Resident:
+		// A rule is about an inode, and every new mount brings another; the one
+		// beneath the mounts is asked for nothing. What else is in the directory
+		// above, its own mount alone refuses.
+		writable = append(writable, filepath.Dir(b.Workspace))
+	default:
 		writable = append(writable, b.Workspace)
 	}
 	for _, s := range b.Show {

@@ -110,27 +110,41 @@ func (c *cell) look() error {
 	if c.seen, err = view.Look(c.host); err != nil {
 		return err
 	}
-	if !c.policy.FSRead {
-		return nil
+	if c.policy.FSRead && !c.resident {
+		c.hidden, err = view.Hidden(c.ws.FD, c.host)
 	}
-	if c.hidden, err = view.Hidden(c.ws.FD, c.host); err != nil || !c.resident {
-		return err
+	return err
+}
+
+// hiddenFrom lists what the branch of a box that lives is made without, beside
+// hutch's own directory: what the policy hides, and all of the workspace that
+// another box has masked, since a mask would go with the mount that it lies on.
+func hiddenFrom(ws *workspace.Workspace, force *policy.InForce, state string, req Request) ([]string, error) {
+	if !force.FSRead {
+		return nil, nil
 	}
-	c.hidden = append(c.hidden, policy.TransactionDir)
-	for _, path := range c.seen.Masks {
-		if path != c.ws.Path && fsat.Within(path, c.ws.Path) {
-			c.hidden = append(c.hidden, strings.TrimPrefix(path[len(c.ws.Path):], "/"))
+	c := newCell(req, outcome.New())
+	c.policy, c.ws, c.state = *force, ws, state
+	var err error
+	if c.user, err = c.target(); err != nil {
+		return nil, err
+	}
+	c.view()
+	seen, err := view.Look(c.host)
+	if err != nil {
+		return nil, err
+	}
+	hidden, err := view.Hidden(ws.FD, c.host)
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range seen.Masks {
+		if rel, ok := strings.CutPrefix(path, strings.TrimSuffix(ws.Path, "/")+"/"); ok && !slices.ContainsFunc(hidden, func(above string) bool { return fsat.Within(rel, above) }) {
+			hidden = append(hidden, rel)
 		}
 	}
-	slices.Sort(c.hidden)
-	var top []string // nothing can be hidden beneath what is
-	for _, path := range c.hidden {
-		if !slices.ContainsFunc(top, func(above string) bool { return fsat.Within(path, above) }) {
-			top = append(top, path)
-		}
-	}
-	c.hidden = top
-	return nil
+	slices.Sort(hidden)
+	return hidden, nil
 }
 
 // view decides what the box sees and by which name it knows its home.

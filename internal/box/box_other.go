@@ -7,6 +7,7 @@ import (
 	"errors"
 	"time"
 
+	"hutch/internal/api"
 	"hutch/internal/changeset"
 	"hutch/internal/outcome"
 	"hutch/internal/policy"
@@ -20,14 +21,6 @@ var errUnsupported = errors.New("hutch runs commands on Linux only, as yet; on t
 type Store struct {
 	Path     string
 	Receipts *receipt.Log
-}
-
-// Record is a kept box on disk.
-type Record struct {
-	ID, State, Reason, Workspace, Status string
-	Created                              time.Time
-	Argv                                 []string
-	Files                                int
 }
 
 // Budget is what gc leaves.
@@ -95,3 +88,30 @@ func (s *Store) Log(string) ([]Logged, error) { return nil, errUnsupported }
 
 // Collect is not supported here.
 func (s *Store) Collect(Budget, string) (Collected, error) { return Collected{}, errUnsupported }
+
+// Boxes are the boxes of one state directory.
+type Boxes struct{}
+
+// OpenBoxes is not supported here.
+func OpenBoxes(Options) (*Boxes, error) { return nil, errUnsupported }
+
+// Store is not supported here.
+func (b *Boxes) Store() *Store { return nil }
+
+// Close does nothing here.
+func (b *Boxes) Close(context.Context) error { return nil }
+
+// Create is not supported here.
+func (b *Boxes) Create(context.Context, api.Create) (*api.Box, error) { return nil, errUnsupported }
+
+// List is not supported here.
+func (b *Boxes) List(bool) ([]api.Box, error) { return nil, errUnsupported }
+
+// Show is not supported here.
+func (b *Boxes) Show(string) (*api.Box, error) { return nil, errUnsupported }
+
+// Remove is not supported here.
+func (b *Boxes) Remove(string) error { return errUnsupported }
+
+// Discard is not supported here.
+func (b *Boxes) Discard(context.Context, string, bool) error { return errUnsupported }

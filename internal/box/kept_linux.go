@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hutch/internal/api"
 	"hutch/internal/changeset"
 	"hutch/internal/fsat"
 	"hutch/internal/guard"
@@ -165,7 +166,7 @@ func (k *kept) deliver(d *delivery) error {
 	if d.part.Empty() {
 		return nil
 	}
-	k.record.State, k.record.Left = Committing, len(d.rest.Entries)
+	k.record.State, k.record.Left = api.Committing, len(d.rest.Entries)
 	k.record.Commits++
 	k.record.Transaction = fmt.Sprintf("%s-commit", k.id)
 	if k.record.Commits > 1 {
@@ -189,7 +190,7 @@ func (k *kept) deliver(d *delivery) error {
 	case errors.Is(err, promote.ErrPending):
 		return err // the next command on this workspace decides
 	case err != nil:
-		k.record.State = Kept
+		k.record.State = api.Ready
 		return errors.Join(err, k.write(k.record))
 	case k.record.Left == 0:
 		return nil
@@ -203,7 +204,7 @@ func (k *kept) deliver(d *delivery) error {
 // resume closes the books of a commit that was cut short: it returns what
 // arrived, or nil when the commit never reached its commit point.
 func (k *kept) resume() (*Promoted, error) {
-	if k.record.State != Committing {
+	if k.record.State != api.Committing {
 		return nil, nil
 	}
 	state, err := promote.Status(k.ws.FD, k.record.Transaction)
@@ -211,7 +212,7 @@ func (k *kept) resume() (*Promoted, error) {
 		return nil, err
 	}
 	if state != promote.Done && state != promote.Undone { // undone since: the layer is spent all the same
-		k.record.State = Kept
+		k.record.State = api.Ready
 		return nil, k.write(k.record)
 	}
 	part := k.changes
@@ -271,7 +272,7 @@ func (k *kept) conclude() error {
 	if err := k.loadChanges(); err != nil {
 		return err
 	}
-	k.record.State, k.record.Files = Kept, len(k.changes.Entries)
+	k.record.State, k.record.Files = api.Ready, len(k.changes.Entries)
 	return k.write(k.record)
 }
 
@@ -291,7 +292,7 @@ func (s *Store) Discard(id string) error {
 		return err
 	}
 	defer d.close()
-	if record.State == Committing {
+	if record.State == api.Committing {
 		// Its promotion may have passed the commit point: finish that first.
 		if _, err := s.Recover(string(record.RawWorkspace)); err != nil {
 			return err
@@ -434,7 +435,7 @@ func (s *Store) Collect(b Budget, workspacePath string) (Collected, error) {
 		return c, err
 	}
 	for i, r := range records {
-		keep[r.ID] = r.State == Committing || (time.Since(r.Created) < b.Age && len(records)-i <= b.Count)
+		keep[r.ID] = r.State == api.Committing || (time.Since(r.Created) < b.Age && len(records)-i <= b.Count)
 	}
 	for _, base := range s.bases() {
 		entries, _ := os.ReadDir(base)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hutch/internal/api"
 	"hutch/internal/changeset"
 	"hutch/internal/fsat"
 	"hutch/internal/outcome"
@@ -302,7 +303,7 @@ func (r *run) deliver(d *delivery) error {
 		if err := errors.Join(r.dir.saveChanges(changesName, d.whole), r.dir.saveChanges(restName, d.rest)); err != nil {
 			return err
 		}
-		kept := r.keptRecord(Committing, len(d.whole.Entries))
+		kept := r.keptRecord(api.Committing, len(d.whole.Entries))
 		kept.Commits, kept.Transaction, kept.Left = 1, r.id, r.out.Left
 		if err := r.dir.write(kept); err != nil {
 			return err
@@ -349,16 +350,16 @@ func (r *run) preserve() error {
 	if err := r.dir.saveChanges(changesName, changes); err != nil {
 		return err
 	}
-	err := r.dir.write(r.keptRecord(Kept, len(changes.Entries)))
+	err := r.dir.write(r.keptRecord(api.Ready, len(changes.Entries)))
 	r.out.Kept = err == nil
 	return err
 }
 
-func (r *run) keptRecord(state State, files int) *Record {
+func (r *run) keptRecord(state api.State, files int) *Record {
 	return &Record{
 		ID: r.id, State: state, Reason: r.keep, Created: time.Now().UTC(), Workspace: r.ws.Path, RawWorkspace: []byte(r.ws.Path), Argv: r.Argv,
 		Status: string(r.out.Status), ExitCode: r.out.ExitCode, Strategy: r.branch.Strategy, Form: r.branch.Form, Layer: r.branch.Layer,
-		Trusted: r.trusted, Stamp: r.stamp, Files: files, Receipt: r.id,
+		Trusted: r.trusted, Stamp: r.stamp, Files: files, Receipt: r.id, Work: r.branch.Work, Hidden: hiddenBytes(r.hidden), Read: true,
 	}
 }
 

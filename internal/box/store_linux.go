@@ -11,11 +11,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"hutch/internal/changeset"
 	"hutch/internal/fsat"
 	"hutch/internal/receipt"
 	"hutch/internal/workspace"
@@ -52,47 +50,6 @@ func (s *Store) Close() { s.Receipts.Close() }
 
 func stateError(err error) error {
 	return fmt.Errorf("state directory: %w; free space there, or set XDG_STATE_HOME to a directory you can write", err)
-}
-
-// State is where a box on disk stands. A box that runs has no record yet: its
-// directory is locked by the process that runs it. A directory that is neither
-// locked nor recorded is what a crash left.
-type State string
-
-// The states, and the moves between them:
-//
-//	(running) -> kept -> committing -> gone
-//	                \-> gone (discard)
-//	committing -> kept (a conflict, or something stayed in the box)
-const (
-	Kept       State = "kept"
-	Committing State = "committing"
-)
-
-// Record is a kept box on disk.
-type Record struct {
-	ID        string    `json:"id"`
-	State     State     `json:"state"`
-	Reason    string    `json:"reason"` // why it was kept: "preserve", "conflict", "held", "selection", "git", "error"
-	Created   time.Time `json:"created"`
-	Workspace string    `json:"workspace"`
-	// RawWorkspace is Workspace where that is not UTF-8, which JSON would
-	// change: base64.
-	RawWorkspace []byte             `json:"raw_workspace"`
-	Argv         []string           `json:"argv"`
-	Status       string             `json:"status"`
-	ExitCode     int                `json:"exit_code"`
-	Strategy     workspace.Strategy `json:"strategy"`
-	Form         changeset.Form     `json:"form"`
-	Layer        string             `json:"layer"` // name in the box's directory
-	Trusted      bool               `json:"trusted"`
-	Stamp        workspace.Stamp    `json:"stamp"`
-	Files        int                `json:"files"` // entries of its changeset
-	Receipt      string             `json:"receipt"`
-	// Of the commit that is under way, or was the last.
-	Commits     int    `json:"commits,omitempty"`
-	Transaction string `json:"transaction,omitempty"`
-	Left        int    `json:"left,omitempty"` // entries that it leaves in the box
 }
 
 // dir is the open directory of one box.
@@ -203,6 +160,32 @@ func (d *dir) save(name string, content []byte) error {
 	return fsat.Fsync(d.fd)
 }
 
+// put is save for what nobody looks for before a record that is yet to be
+// written, durably, says that it is there.
+func (d *dir) put(name string, content []byte) error {
+	file, err := d.createFile(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := file.Write(content); err != nil {
+		return stateError(err)
+	}
+	if err := file.Sync(); err != nil {
+		return stateError(err)
+	}
+	return nil
+}
+
+func (d *dir) list() ([]fsat.Dirent, error) {
+	fd, err := fsat.OpenDir(d.fd, ".")
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	return fsat.ReadDir(fd)
+}
+
 func (d *dir) createFile(name string) (*os.File, error) {
 	fd, err := fsat.Open(d.fd, name, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -226,11 +209,11 @@ func (d *dir) read() (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	var r Record
-	if err := json.Unmarshal(text, &r); err != nil {
+	r, err := parseRecord(text)
+	if err != nil {
 		return nil, fmt.Errorf("box %s: its record is damaged: %w", d.id, err)
 	}
-	return &r, nil
+	return r, nil
 }
 
 // bases lists the directories that hold boxes: the one in the state directory,
@@ -318,9 +301,8 @@ func (s *Store) Boxes() ([]Record, error) {
 			if err != nil {
 				continue
 			}
-			var r Record
-			if json.Unmarshal(text, &r) == nil {
-				records = append(records, r)
+			if r, err := parseRecord(text); err == nil {
+				records = append(records, *r)
 			}
 		}
 	}
@@ -328,27 +310,14 @@ func (s *Store) Boxes() ([]Record, error) {
 	return records, nil
 }
 
-// open finds and locks a kept box by its id, or an unambiguous beginning of it.
+// open finds and locks a kept box by its id, an unambiguous beginning of it, or
+// its name.
 func (s *Store) open(id string) (*dir, *Record, error) {
-	if id == "" || strings.ContainsAny(id, "/.\x00") {
-		return nil, nil, fmt.Errorf("%q is not the id of a box; see `hutch box list`", id)
+	path, err := s.find(id)
+	if err != nil {
+		return nil, nil, err
 	}
-	var found []string
-	for _, base := range s.bases() {
-		entries, _ := os.ReadDir(base)
-		for _, e := range entries {
-			if strings.HasPrefix(e.Name(), id) {
-				found = append(found, filepath.Join(base, e.Name()))
-			}
-		}
-	}
-	switch {
-	case len(found) == 0:
-		return nil, nil, fmt.Errorf("no box %s; see `hutch box list`", id)
-	case len(found) > 1:
-		return nil, nil, fmt.Errorf("%s is the beginning of %d boxes' ids; give more of it", id, len(found))
-	}
-	d, err := openDir(found[0])
+	d, err := openDir(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("box %s: %w", id, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"hutch/internal/api"
 	"hutch/internal/changeset"
 	"hutch/internal/workspace"
 )
@@ -36,7 +37,7 @@ func keep(t *testing.T, s *Store, id string, created time.Time) *dir {
 	if err := d.saveChanges(changesName, &changeset.Changeset{Entries: []changeset.Entry{}}); err != nil {
 		t.Fatal(err)
 	}
-	err = d.write(&Record{ID: id, State: Kept, Reason: "preserve", Created: created, RawWorkspace: []byte(t.TempDir()), Form: changeset.Overlay, Layer: "upper", Strategy: workspace.Overlay})
+	err = d.write(&Record{ID: id, State: api.Ready, Read: true, Reason: "preserve", Created: created, RawWorkspace: []byte(t.TempDir()), Form: changeset.Overlay, Layer: "upper", Strategy: workspace.Overlay})
 	if err != nil {
 		t.Fatal(err)
 	}

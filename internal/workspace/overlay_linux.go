@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -15,7 +16,7 @@ import (
 // makeOverlay makes the two empty directories that overlayfs needs. The
 // workspace is not read: the cost does not depend on its size.
 func makeOverlay(req Request) (_ *Branch, err error) {
-	const upper, work = "upper", "work"
+	upper, work := cmp.Or(req.Layer, "upper"), cmp.Or(req.Work, "work")
 	ws := req.Workspace
 	fail := func(err error) (*Branch, error) {
 		return nil, fmt.Errorf("make an overlay branch of %q in %q: %w", ws.Path, req.BoxPath, err)

@@ -51,6 +51,9 @@ type Request struct {
 	// Hidden are paths of the workspace that the branch is made without:
 	// relative, sorted, parents before what is in them.
 	Hidden []string
+	// Layer and Work name an overlay's two directories; "upper" and "work"
+	// where they are empty.
+	Layer, Work string
 }
 
 // Branch is a copy-on-write view of a workspace, ready to be mounted.

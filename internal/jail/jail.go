@@ -17,10 +17,10 @@ const (
 	FD                               // A: tag; FD
 	Ready                            // the plan is done, commands may start
 	Started                          // A: pid in the box, B: CLOCK_MONOTONIC ns; C, D: user and system µs that making the box took
-	NotStarted                       // Err: errno of exec; Text: the command, or "cwd"
+	NotStarted                       // Err: errno of exec, or of what starting it took; Text: the command, "cwd", or "" before either was looked at
 	Exited                           // A: wait status, B: CLOCK_MONOTONIC ns, C: user µs, D: system µs
 	Failed                           // a step failed and the box is gone; Err, Op, Step, Text
-	Denied                           // the box refused its commands a call; A: number (-1: others), B: first argument of the first, D: third, C: how often so far; Err; Text: name of the process
+	Denied                           // the box refused a command a call; A: number (-1: others), B: first argument of the first, D: third, C: how often so far; Err; Text: name of the process
 	Traffic                          // A: packets without a route, B: datagrams to closed ports of the box's own loopback
 )
 
@@ -30,6 +30,7 @@ type Report struct {
 	Op         plan.Code
 	Step       int
 	Err        syscall.Errno
+	Exec       uint32 // ID of the command it is about; 0: the box, or a command without
 	A, B, C, D uint64
 	Text       string
 	FD         int // -1 when none came along
@@ -51,6 +52,9 @@ func (e *StepError) Unwrap() error { return e.Err }
 
 // Command is what a box is told to start.
 type Command struct {
+	// ID is how reports and signals name the command: unique in a box that
+	// serves many, and any number in a box that serves one.
+	ID     uint32
 	Argv   []string // at least one
 	Env    []string
 	Dir    string // absolute, in the box

@@ -18,7 +18,8 @@ import (
 //go:embed boxinit/boxinit
 var boxinit []byte
 
-// Box is a jail that was started. Its methods are for one goroutine.
+// Box is a jail that was started. Its methods are for one goroutine, but Exec,
+// Signal, End and Kill may be called from any until Reap is.
 type Box struct {
 	// Control is the seqpacket socket to boxinit. End of file on it means
 	// that the box is gone, or on its way.
@@ -148,7 +149,9 @@ func (b *Box) send(message []byte, fds []int) error {
 }
 
 // Exec tells the box to start a command. It may be called at once after Start:
-// the message waits until the box is ready.
+// the message waits until the box is ready. Started or NotStarted tells how it
+// went, and then Exited, all with the command's ID: in a box that serves many,
+// no command that cannot start ends the box (EAGAIN: 256 run already).
 func (b *Box) Exec(c *Command) error {
 	body, err := c.encode()
 	if err != nil {
@@ -174,7 +177,7 @@ func (b *Box) Exec(c *Command) error {
 			fds = append(fds, c.Stdin)
 		}
 	}
-	_ = b.send(plan.Message(plan.MessageStart, 0), fds)
+	_ = b.send(plan.Message(plan.MessageStart, uint64(c.ID)<<32), fds)
 	return nil
 }
 
@@ -200,9 +203,15 @@ func (c *Command) encode() ([]byte, error) {
 	return body, nil
 }
 
-// Signal sends a signal to the command's process group.
-func (b *Box) Signal(sig syscall.Signal) {
-	_ = b.send(plan.Message(plan.MessageSignal, uint64(sig)), nil)
+// Signal sends a signal to the process group of the command with that ID; to
+// nobody when it has ended.
+func (b *Box) Signal(exec uint32, sig syscall.Signal) {
+	_ = b.send(plan.Message(plan.MessageSignal, uint64(exec)<<32|uint64(sig)), nil)
+}
+
+// End asks the box to end: what it still has to report comes before its end.
+func (b *Box) End() {
+	_ = b.send(plan.Message(plan.MessageEnd, 0), nil)
 }
 
 // Kill ends every process of the box at once: the kernel kills a pid namespace
@@ -218,7 +227,7 @@ func (b *Box) Kill() {
 	_ = unix.Shutdown(b.Control, unix.SHUT_RDWR) // PID 1, if there is one, ends at end of file
 }
 
-const reportSize = 16 + 32 + 256
+const reportSize = 24 + 32 + 256
 
 // Receive returns the next report without waiting: ok is false when there is
 // none yet, and err is io.EOF-like (errGone) when the box is gone.
@@ -262,8 +271,9 @@ func (b *Box) Receive() (r Report, ok bool, err error) {
 	}
 	le := binary.LittleEndian
 	r.Kind, r.Op, r.Step, r.Err = ReportKind(le.Uint32(buf)), plan.Code(le.Uint32(buf[4:])), int(le.Uint32(buf[8:])), syscall.Errno(le.Uint32(buf[12:]))
-	r.A, r.B, r.C, r.D = le.Uint64(buf[16:]), le.Uint64(buf[24:]), le.Uint64(buf[32:]), le.Uint64(buf[40:])
-	text := buf[48:reportSize]
+	r.Exec = le.Uint32(buf[16:])
+	r.A, r.B, r.C, r.D = le.Uint64(buf[24:]), le.Uint64(buf[32:]), le.Uint64(buf[40:]), le.Uint64(buf[48:])
+	text := buf[56:reportSize]
 	if end := strings.IndexByte(string(text), 0); end >= 0 {
 		text = text[:end]
 	}

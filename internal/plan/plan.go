@@ -43,7 +43,7 @@ const (
 	LandlockApply                 //
 	Seccomp                       // A: bytes; raw: struct sock_filter[]
 	Assert                        // A: Assert* bits
-	Serve                         // A: ServeOneShot
+	Serve                         // A: ServeOneShot, or 0: many commands at once, and none of them ends the box
 	RAMLayer                      // A: mode, B: uid<<32|gid, C: tag of the descriptor sent; strings: tmpfs options
 	BoundCaps                     // empty bounding set, locked securebits; before IDs
 	Rebind                        // bind a part of the hidden mount; A: mode to make it with, or 0, B: uid<<32|gid, C: MOUNT_ATTR_*; strings: part, path

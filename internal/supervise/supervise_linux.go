@@ -447,7 +447,7 @@ func (f *follower) obey() {
 				f.kill()
 				continue
 			}
-			f.Box.Signal(c.signal)
+			f.Box.Signal(f.Exec.ID, c.signal)
 			f.killAt = time.Now().Add(grace)
 		default:
 			return

@@ -58,6 +58,7 @@ struct op {
 struct report {
 	u32 kind, op, step;
 	int32_t err;
+	u32 exec, unused; // exec: the command it is about, as numbered by the supervisor
 	u64 a, b, c, d;
 	char text[256];
 };
@@ -91,9 +92,9 @@ void *memset(void *to, int c, size_t n)
 
 static u32 step, step_op;
 
-long send_report(u32 kind, int err, const char *text, u64 a, u64 b, u64 c, u64 d, int fd, int how)
+long send_report(u32 kind, u32 exec, int err, const char *text, u64 a, u64 b, u64 c, u64 d, int fd, int how)
 {
-	struct report r = {.kind = kind, .op = step_op, .step = step, .err = err, .a = a, .b = b, .c = c, .d = d};
+	struct report r = {.kind = kind, .op = step_op, .step = step, .err = err, .exec = exec, .a = a, .b = b, .c = c, .d = d};
 	for (size_t i = 0; text && text[i] && i < sizeof r.text - 1; i++)
 		r.text[i] = text[i];
 	struct iovec iov = {&r, sizeof r};
@@ -112,7 +113,12 @@ long send_report(u32 kind, int err, const char *text, u64 a, u64 b, u64 c, u64 d
 
 static void report(u32 kind, int err, const char *text, u64 a, u64 b, u64 c, u64 d, int fd)
 {
-	send_report(kind, err, text, a, b, c, d, fd, REPORT_WAITS);
+	send_report(kind, 0, err, text, a, b, c, d, fd, REPORT_WAITS);
+}
+
+static void report_command(u32 kind, u32 exec, int err, const char *text, u64 a, u64 b, u64 c, u64 d, int fd)
+{
+	send_report(kind, exec, err, text, a, b, c, d, fd, REPORT_WAITS);
 }
 
 static void leave(int status) __attribute__((noreturn));
@@ -735,6 +741,7 @@ static struct {
 	const char *cwd, *search;
 	int in, out, err;
 	int terminal; // in is one of the box's own, to be the controlling terminal
+	int untold;   // no listener is to be had
 	u64 open_files[2]; // RLIMIT_NOFILE, soft and hard, where it is set: PID 1 itself needs its own
 	u64 nonce[2];   // what makes an execve the first
 	volatile long failure, listener;
@@ -839,16 +846,17 @@ static void set_command_filter(struct command_filter *f, const void *code, size_
 
 // The program that starts cannot know the nonce: the kernel empties the registers
 // for it, our memory is closed to it, and nobody in a box can read a filter back.
-static void draw_nonce(void)
+static long draw_nonce(void)
 {
 	if (!(command_flags & LISTEN_NO_SUBPROCESS))
-		return;
+		return 0;
 	if (sys(getrandom, start.nonce, sizeof start.nonce, 0) != sizeof start.nonce)
-		fail(EIO, "getrandom");
+		return -EIO;
 	struct command_filter *filters[2] = {&told, &untold};
 	for (int i = 0; i < 2; i++)
 		for (int word = 0; word < 4; word++)
 			filters[i]->code[filters[i]->nonce_at[word]].k = (u32)(start.nonce[word / 2] >> (word % 2 ? 0 : 32));
+	return 0;
 }
 
 // Puts the filter on. Our descriptors are still PID 1's (CLONE_FILES), and so is
@@ -856,11 +864,12 @@ static void draw_nonce(void)
 static long put_filter_on(void)
 {
 	unsigned long flags = SECCOMP_FILTER_FLAG_NEW_LISTENER | (command_flags & LISTEN_RESTARTS ? 0 : 1UL << 5 /* WAIT_KILLABLE_RECV, since Linux 5.19 */);
-	long ret = start.listener = sys(seccomp, SECCOMP_SET_MODE_FILTER, flags, &told.program);
+	long ret = start.untold ? -ENFILE : sys(seccomp, SECCOMP_SET_MODE_FILTER, flags, &told.program);
 	if (ret == -EINVAL && !(command_flags & LISTEN_RESTARTS)) {
 		command_flags |= LISTEN_RESTARTS;
-		ret = start.listener = sys(seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &told.program);
+		ret = sys(seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &told.program);
 	}
+	start.listener = ret;
 	if (ret < 0) // EBUSY: hutch itself runs under a filter with a listener
 		ret = sys(seccomp, SECCOMP_SET_MODE_FILTER, 0, &untold.program);
 	return ret < 0 ? ret : sys(close_range, ~0U, ~0U, 2 /* CLOSE_RANGE_UNSHARE */);
@@ -917,44 +926,134 @@ static char *next_string(char **at, char *end)
 	return s;
 }
 
-static long main_pid;
-static u64 began;
+// The commands that run. Each is told apart by the number that the supervisor
+// gave it, and a process of it that outlives it is the box's.
+enum { COMMANDS_MAX = 256 };
+static struct running {
+	int pid; // 0: free
+	u32 exec;
+	int terminal; // or -1
+	u64 began;
+} running[COMMANDS_MAX];
+static int running_count;
+
+static int one_shot;
 
 // Whether packets may have tried to leave. To look takes a tenth of a millisecond:
-// not after a command that succeeded at once.
+// not after a single command that succeeded at once.
 static int look_for_traffic = 1;
 enum { SHORT_NS = 10000000 };
 
 // Makes the command's terminal in the box's own devpts, so that it has a name
 // there and can be opened again, and hands the master to the supervisor alone.
-// Returns the other end, which we keep open as long as the box lives: a command
-// that closes its own may open the terminal again, and the supervisor's end of
-// file is then the end of the box.
-static int make_terminal(const unsigned short size[4])
+// Returns the other end, which we keep open as long as the command lives: one
+// that closes its own may open the terminal again. The kernel hangs a terminal
+// up when the leader of its session ends, so it is of no use beyond that.
+static long make_terminal(u32 exec, const unsigned short size[4])
 {
 	int locked = 0;
-	int master = (int)must(sys(openat, AT_FDCWD_, "/dev/pts/ptmx", O_RDWR_ | O_NOCTTY_ | O_CLOEXEC_, 0), "pseudo-terminal");
-	must(sys(ioctl, master, 0x40045431 /* TIOCSPTLCK */, &locked), "pseudo-terminal: unlock");
-	must(sys(ioctl, master, 0x5414 /* TIOCSWINSZ */, size), "pseudo-terminal: size");
-	int slave = (int)must(sys(ioctl, master, 0x5441 /* TIOCGPTPEER */, O_RDWR_ | O_NOCTTY_ | O_CLOEXEC_), "pseudo-terminal: open the other end");
-	report(REP_FD, 0, "terminal", TAG_TERMINAL, 0, 0, 0, master);
+	long ret, slave, master = sys(openat, AT_FDCWD_, "/dev/pts/ptmx", O_RDWR_ | O_NOCTTY_ | O_CLOEXEC_, 0);
+	if (master < 0)
+		return master;
+	ret = sys(ioctl, master, 0x40045431 /* TIOCSPTLCK */, &locked);
+	if (ret >= 0)
+		ret = sys(ioctl, master, 0x5414 /* TIOCSWINSZ */, size);
+	slave = ret < 0 ? ret : sys(ioctl, master, 0x5441 /* TIOCGPTPEER */, O_RDWR_ | O_NOCTTY_ | O_CLOEXEC_);
+	if (slave >= 0)
+		report_command(REP_FD, exec, 0, "terminal", TAG_TERMINAL, 0, 0, 0, (int)master);
 	sys(close, master);
 	return slave;
+}
+
+// Starts what start holds. Returns a negative errno when it did not start.
+static long launch(struct running *r)
+{
+	long ret = draw_nonce();
+	if (ret < 0)
+		return ret;
+	start.failure = 0;
+	start.listener = -1;
+	start.untold = told.program.len && mover_ready(command_flags) < 0;
+	r->began = now();
+	unsigned long flags = CLONE_VM | CLONE_VFORK | SIGCHLD_ | (told.program.len ? CLONE_FILES : 0);
+	long pid = clone_on_stack(flags, child_stack + sizeof child_stack, run_command, 0, 0);
+	if (pid > 0 && start.failure) {
+		if (start.listener >= 0)
+			sys(close, start.listener);
+		sys(wait4, pid, 0, 0, 0);
+		return start.failure;
+	}
+	if (pid < 0)
+		return pid;
+	if (told.program.len && start.listener >= 0)
+		mover_listen((int)start.listener, command_flags, (u32)pid, r->exec);
+	else if (told.program.len) {
+		int err = start.untold ? ENFILE : (int)-start.listener;
+		report_command(REP_MISSING, r->exec, err, "violations", 0, 0, 0, 0, -1);
+		if (command_flags & LISTEN_RENAMES)
+			report_command(REP_MISSING, r->exec, err, "rename", 0, 0, 0, 0, -1);
+	}
+	r->pid = (int)pid;
+	running_count++;
+	return 0;
 }
 
 // The body of a start message: u32 argc, envc, terminal, then its struct winsize;
 // then cwd, the search path, the arguments and the environment as strings.
 enum { START_HEAD = 20 };
 
-static void do_start(const int *fds, int count)
+// Gives the command its descriptors and starts it.
+static long connect_and_launch(struct running *r, const unsigned short size[4], const int *fds, int count)
+{
+	// The box's own /dev/null where there is no input, and not a pipe at its
+	// end: many a program reads a pipe in place of what it would do by itself.
+	// Never the host's, whose owner could change its mode through the descriptor.
+	long own = -1;
+	if (!start.terminal && count != 3 && count != 4)
+		fail(EPROTO, "start message: three or four descriptors are due");
+	if (start.terminal)
+		own = make_terminal(r->exec, size);
+	else if (count == 3)
+		own = sys(openat, AT_FDCWD_, "/dev/null", O_CLOEXEC_, 0);
+	if (own < 0 && (start.terminal || count == 3))
+		return own;
+	start.in = own >= 0 ? (int)own : fds[3];
+	start.out = start.terminal ? start.in : fds[1];
+	start.err = start.terminal ? start.in : fds[2];
+	long ret = launch(r);
+	r->terminal = ret >= 0 && start.terminal ? (int)own : -1;
+	if (own >= 0 && r->terminal < 0)
+		sys(close, own);
+	return ret;
+}
+
+static struct running *free_slot(void)
+{
+	for (int i = 0; i < COMMANDS_MAX; i++)
+		if (!running[i].pid)
+			return &running[i];
+	return 0;
+}
+
+// Starts a command, or tells why it could not: no failure of a start is the
+// box's, where other commands may run. A body that cannot be understood is:
+// it comes from the supervisor.
+static long do_start(u32 exec, const int *fds, int count)
 {
 	struct statx st;
+	struct running *r = free_slot();
 	if (count < 1)
 		fail(EPROTO, "start message: no descriptor");
 	must(sys(statx, fds[0], "", AT_EMPTY_PATH_, STATX_SIZE, &st), "start message");
 	if (st.stx_size < START_HEAD || st.stx_size > 8 << 20)
 		fail(EPROTO, "start message: size");
-	char *body = (char *)must(sys(mmap, 0, st.stx_size, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_, fds[0], 0), "start message");
+	if (!r)
+		return -EAGAIN;
+	r->exec = exec;
+	long ret = sys(mmap, 0, st.stx_size, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_, fds[0], 0);
+	if (ret < 0 && ret > -4096)
+		return ret;
+	char *body = (char *)ret;
 	u32 argc, envc, terminal;
 	unsigned short size[4];
 	memcpy(&argc, body, 4);
@@ -964,7 +1063,12 @@ static void do_start(const int *fds, int count)
 	if (argc == 0 || (u64)argc + envc > st.stx_size)
 		fail(EPROTO, "start message: counts");
 	size_t pointers = ((size_t)argc + envc + 2) * sizeof(char *);
-	char **list = (char **)must(sys(mmap, 0, pointers, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_ | MAP_ANONYMOUS_, -1, 0), "start message");
+	ret = sys(mmap, 0, pointers, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_ | MAP_ANONYMOUS_, -1, 0);
+	if (ret < 0 && ret > -4096) {
+		sys(munmap, body, st.stx_size);
+		return ret;
+	}
+	char **list = (char **)ret;
 	char *at = body + START_HEAD, *end = body + st.stx_size;
 	start.cwd = next_string(&at, end);
 	start.search = next_string(&at, end);
@@ -975,76 +1079,55 @@ static void do_start(const int *fds, int count)
 	for (u32 i = 0; i < envc; i++)
 		start.env[i] = next_string(&at, end);
 	start.terminal = (int)terminal;
-	if (terminal) {
-		start.in = start.out = start.err = make_terminal(size);
-	} else {
-		if (count != 3 && count != 4)
-			fail(EPROTO, "start message: three or four descriptors are due");
-		start.out = fds[1];
-		start.err = fds[2];
-		// The box's own /dev/null and not a pipe at its end: many a program
-		// reads a pipe in place of what it would do by itself. Never the
-		// host's, whose owner could change its mode through the descriptor.
-		start.in = count == 4 ? fds[3] : (int)must(sys(openat, AT_FDCWD_, "/dev/null", O_CLOEXEC_, 0), "/dev/null");
-	}
-	start.failure = 0;
-	began = now();
-	start.listener = -1;
-	draw_nonce();
-	unsigned long flags = CLONE_VM | CLONE_VFORK | SIGCHLD_ | (told.program.len ? CLONE_FILES : 0);
-	main_pid = clone_on_stack(flags, child_stack + sizeof child_stack, run_command, 0, 0);
-	long failure = main_pid < 0 ? main_pid : start.failure;
-	for (int i = 0; i < count; i++)
-		sys(close, fds[i]);
-	if (!terminal && count == 3)
-		sys(close, start.in);
-	if (told.program.len && main_pid > 0) {
-		long ret = start.listener;
-		if (ret >= 0 && (ret = mover_listen((int)start.listener, command_flags, (u32)main_pid)) < 0)
-			sys(close, start.listener);
-		if (ret < 0)
-			report(REP_MISSING, (int)-ret, "violations", 0, 0, 0, 0, -1);
-		if (ret < 0 && command_flags & LISTEN_RENAMES)
-			report(REP_MISSING, (int)-ret, "rename", 0, 0, 0, 0, -1);
-	}
-	const char *name = start.args[0];
+	ret = connect_and_launch(r, size, fds, count);
 	struct kernel_rusage own = {0}; // what making the box took, which is not the command's
-	sys(getrusage, 0 /* RUSAGE_SELF */, &own);
-	if (failure)
-		report(REP_NOT_STARTED, (int)-failure, failure == -EXDEV ? "cwd" : name, 0, 0, 0, 0, -1);
+	if (ret >= 0)
+		sys(getrusage, 0 /* RUSAGE_SELF */, &own);
+	if (ret < 0)
+		report_command(REP_NOT_STARTED, exec, (int)-ret, ret == -EXDEV ? "cwd" : start.args[0], 0, 0, 0, 0, -1);
 	else
-		report(REP_STARTED, 0, 0, (u64)main_pid, began, (u64)own.utime_sec * 1000000 + (u64)own.utime_usec,
+		report_command(REP_STARTED, exec, 0, 0, (u64)r->pid, r->began, (u64)own.utime_sec * 1000000 + (u64)own.utime_usec,
 			(u64)own.stime_sec * 1000000 + (u64)own.stime_usec, -1);
 	sys(munmap, list, pointers);
 	sys(munmap, body, st.stx_size);
-	if (failure)
-		leave(0);
+	return 0;
 }
 
-// Waits for all that have ended; returns 1 when the command was among them.
-static int reap(void)
+static struct running *running_pid(long pid)
 {
-	int ended = 0;
+	for (int i = 0; i < COMMANDS_MAX && running_count; i++)
+		if (running[i].pid == pid)
+			return &running[i];
+	return 0;
+}
+
+// Waits for all that have ended.
+static void reap(void)
+{
 	for (;;) {
 		int status;
 		struct kernel_rusage ru;
 		long pid = sys(wait4, -1, &status, WNOHANG_, &ru);
 		if (pid <= 0)
-			return ended;
+			return;
 		if ((status & 0xff) == 0x7f) {
 			// It made us its tracer (PTRACE_TRACEME) and stopped: we trace
 			// nobody, so it goes on with the signal.
 			sys(ptrace, 17 /* PTRACE_DETACH */, pid, 0, status >> 8 & 0xff);
 			continue;
 		}
-		if (pid == main_pid) {
-			main_pid = 0;
-			ended = 1;
-			u64 end = now();
-			look_for_traffic = status != 0 || end - began >= SHORT_NS;
-			report(REP_EXITED, 0, 0, (u64)(u32)status, end, (u64)ru.utime_sec * 1000000 + (u64)ru.utime_usec,
-				(u64)ru.stime_sec * 1000000 + (u64)ru.stime_usec, -1);
-		}
+		struct running *r = running_pid(pid);
+		if (!r)
+			continue;
+		u64 end = now();
+		look_for_traffic = !one_shot || status != 0 || end - r->began >= SHORT_NS;
+		mover_ended((u32)pid);
+		if (r->terminal >= 0)
+			sys(close, r->terminal);
+		report_command(REP_EXITED, r->exec, 0, 0, (u64)(u32)status, end, (u64)ru.utime_sec * 1000000 + (u64)ru.utime_usec,
+			(u64)ru.stime_sec * 1000000 + (u64)ru.stime_usec, -1);
+		r->pid = 0;
+		running_count--;
 	}
 }
 
@@ -1056,8 +1139,9 @@ static union {
 static int received_fds[4];
 
 // Receives one message into the static buffer; ends the box at end of file:
-// the supervisor is gone. Returns the number of descriptors that came along.
-static int receive(void)
+// the supervisor is gone. Returns the number of descriptors that came along, and
+// sets *lost when there were more than we may have.
+static int receive(int *lost)
 {
 	struct iovec iov = {&message, sizeof message};
 	struct kernel_cmsghdr cm;
@@ -1068,9 +1152,10 @@ static int receive(void)
 	while (n == -EINTR);
 	if (n <= 0)
 		leave(0);
-	if (n < (long)sizeof message.head || m.flags & (MSG_TRUNC_ | MSG_CTRUNC_) || message.head.size != (u32)n)
+	if (n < (long)sizeof message.head || m.flags & MSG_TRUNC_ || message.head.size != (u32)n)
 		fail(EPROTO, "message");
 	int count = 0;
+	*lost = (m.flags & MSG_CTRUNC_) != 0;
 	if (m.controllen >= offsetof(struct kernel_cmsghdr, fds) && cm.level == SOL_SOCKET_ && cm.type == SCM_RIGHTS_) {
 		count = (int)((cm.len - offsetof(struct kernel_cmsghdr, fds)) / sizeof(int));
 		for (int i = 0; i < count; i++)
@@ -1087,10 +1172,39 @@ static void end_box(void)
 		sys(kill, -1, SIGKILL_); // nobody shall keep a move from its end
 		mover_finish();
 	}
-	report_refusals(1);
+	report_refusals(ALL_REFUSALS);
 	if (own_network && look_for_traffic)
 		report_traffic();
 	leave(0);
+}
+
+// Does what one message asks for.
+static void obey(void)
+{
+	int lost, count = receive(&lost);
+	u32 exec = (u32)(message.head.a >> 32);
+	switch (message.head.kind) {
+	case MSG_START: {
+		if (one_shot && running_count)
+			fail(EBUSY, "start message: a command runs");
+		long ret = lost ? -EMFILE : do_start(exec, received_fds, count);
+		for (int i = 0; i < count; i++)
+			sys(close, received_fds[i]);
+		if (ret < 0)
+			report_command(REP_NOT_STARTED, exec, (int)-ret, "", 0, 0, 0, 0, -1);
+		if (one_shot && !running_count)
+			leave(0);
+		return;
+	}
+	case MSG_SIGNAL:
+		for (int i = 0; i < COMMANDS_MAX; i++)
+			if (running[i].pid && running[i].exec == exec)
+				sys(kill, -running[i].pid, message.head.a & 0xff); // its process group
+		return;
+	case MSG_END:
+		end_box();
+	}
+	fail(EPROTO, "message kind");
 }
 
 static void serve(u64 flags) __attribute__((noreturn));
@@ -1100,38 +1214,26 @@ static void serve(u64 flags)
 	must(sys(rt_sigprocmask, SIG_BLOCK_, &child_signal, 0, 8), "sigprocmask");
 	int signal_fd = (int)must(sys(signalfd4, -1, &child_signal, 8, O_CLOEXEC_), "signalfd");
 	report(REP_READY, 0, 0, 0, 0, 0, 0, -1);
-	struct kernel_pollfd polled[2 + MOVER_FDS] = {{.fd = CONTROL_FD, .events = POLLIN_}, {.fd = signal_fd, .events = POLLIN_}};
+	one_shot = (flags & SERVE_ONESHOT) != 0;
+	static struct kernel_pollfd polled[2 + MOVER_FDS];
+	polled[0] = (struct kernel_pollfd){.fd = CONTROL_FD, .events = POLLIN_};
+	polled[1] = (struct kernel_pollfd){.fd = signal_fd, .events = POLLIN_};
 	for (;;) {
-		mover_poll(polled + 2);
-		long n = sys(ppoll, polled, told.program.len ? 2 + MOVER_FDS : 2, 0, 0, 8);
+		long n = sys(ppoll, polled, 2 + mover_poll(polled + 2), 0, 0, 8);
 		if (n < 0 && n != -EINTR)
 			fail(n, "poll");
-		if (n > 0 && told.program.len)
+		if (n > 0)
 			mover_serve(polled + 2);
 		if (n > 0 && polled[1].revents) {
 			char info[128];
 			sys(read, signal_fd, info, sizeof info);
-			if (reap() && flags & SERVE_ONESHOT)
+			int had = running_count;
+			reap();
+			if (one_shot && had && !running_count)
 				end_box();
 		}
-		if (n > 0 && polled[0].revents) {
-			int count = receive();
-			switch (message.head.kind) {
-			case MSG_START:
-				if (main_pid)
-					fail(EBUSY, "start message: a command runs");
-				do_start(received_fds, count);
-				break;
-			case MSG_SIGNAL:
-				if (main_pid)
-					sys(kill, -main_pid, message.head.a); // its process group
-				break;
-			case MSG_END:
-				end_box();
-			default:
-				fail(EPROTO, "message kind");
-			}
-		}
+		if (n > 0 && polled[0].revents)
+			obey();
 	}
 }
 
@@ -1348,8 +1450,8 @@ __attribute__((used)) void boxinit_main(void)
 {
 	caller_umask = sys(umask, 0); // modes in the plan are exact
 	for (;;) {
-		int count = receive();
-		if (message.head.kind != MSG_PLAN || count != 0)
+		int lost, count = receive(&lost);
+		if (message.head.kind != MSG_PLAN || count != 0 || lost)
 			fail(EPROTO, "a plan was due");
 		for (u32 at = sizeof message.head; at < message.head.size;) {
 			const struct op *o = (const struct op *)(message.bytes + at);

@@ -91,7 +91,8 @@ struct move {
 static struct move *moves[MOVES_MAX];
 static struct {
 	int fd, flags, over; // LISTEN_*
-	u32 command; // the process that was started with it
+	u32 command; // the process that was started with it, 0 when that is gone
+	u32 exec;
 } listeners[LISTENERS_MAX];
 static int listener_count;
 static int done_fd = -1; // eventfd: a move is done
@@ -620,6 +621,11 @@ static void note_confined(u32 thread)
 	u32 parent, process = process_of(thread, &parent);
 	if (is_confined(process))
 		return;
+	// What descends from one that is gone has come to PID 1, and is told there
+	// from a command.
+	for (int i = 0; confined_count == CONFINED_MAX && i < confined_count; i++)
+		while (i < confined_count && sys(kill, confined[i], 0) == -ESRCH)
+			confined[i] = confined[--confined_count];
 	if (process && confined_count < CONFINED_MAX)
 		confined[confined_count++] = process;
 	else
@@ -802,12 +808,12 @@ static int may_go_on(int flags, const struct seccomp_data *call)
 	return 0;
 }
 
-static void serve_call(int listener, int flags, const struct seccomp_notif *n)
+static void serve_call(int listener, u32 exec, int flags, const struct seccomp_notif *n)
 {
 	const __u64 *a = n->data.args;
 	int restarts = flags & LISTEN_RESTARTS;
 	if (!may_go_on(flags, &n->data)) {
-		refuse(listener, n);
+		refuse(listener, exec, n);
 		return;
 	}
 	struct call call = {.nr = n->data.nr, .caller = n->pid, .old_dir = AT_FDCWD_, .new_dir = AT_FDCWD_};
@@ -874,29 +880,54 @@ static void finish_moves(void)
 	}
 }
 
-int mover_listen(int listener, int flags, u32 command)
+int mover_ready(int flags)
 {
 	if (listener_count == LISTENERS_MAX)
 		return -ENFILE;
 	if (flags & LISTEN_RENAMES && done_fd < 0) {
 		done_fd = (int)sys(eventfd2, 0, O_CLOEXEC_ | 04000 /* EFD_NONBLOCK */);
-		if (done_fd < 0)
-			return done_fd;
 		own_uid = (u32)sys(geteuid);
+		return done_fd < 0 ? done_fd : 0;
 	}
+	return 0;
+}
+
+void mover_listen(int listener, int flags, u32 command, u32 exec)
+{
 	// We answer on the processor that the caller just left. Since Linux 6.6.
 	sys(ioctl, listener, _IOW('!', 4, u64), 1UL);
 	listeners[listener_count].fd = listener;
 	listeners[listener_count].flags = flags;
+	listeners[listener_count].over = 0;
+	listeners[listener_count].exec = exec;
 	listeners[listener_count++].command = command;
-	return 0;
 }
 
-void mover_poll(struct kernel_pollfd polled[MOVER_FDS])
+void mover_ended(u32 command)
 {
-	for (int i = 0; i < LISTENERS_MAX; i++)
-		polled[i] = (struct kernel_pollfd){.fd = i < listener_count ? listeners[i].fd : -1, .events = POLLIN_};
-	polled[LISTENERS_MAX] = (struct kernel_pollfd){.fd = done_fd, .events = POLLIN_};
+	for (int i = 0; i < listener_count; i++)
+		if (listeners[i].command == command) {
+			listeners[i].command = 0;
+			report_refusals(listeners[i].exec);
+		}
+}
+
+int mover_poll(struct kernel_pollfd polled[MOVER_FDS])
+{
+	for (int i = 0; i < listener_count; i++)
+		polled[i] = (struct kernel_pollfd){.fd = listeners[i].fd, .events = POLLIN_};
+	polled[listener_count] = (struct kernel_pollfd){.fd = done_fd, .events = POLLIN_};
+	return listener_count + 1;
+}
+
+static void forget(int i)
+{
+	for (int j = 0; j < MOVES_MAX && moves[j]; j++)
+		if (moves[j]->listener == listeners[i].fd)
+			moves[j]->state = FREE;
+	sys(close, listeners[i].fd);
+	end_refusals(listeners[i].exec);
+	listeners[i] = listeners[--listener_count];
 }
 
 void mover_serve(const struct kernel_pollfd polled[MOVER_FDS])
@@ -906,21 +937,18 @@ void mover_serve(const struct kernel_pollfd polled[MOVER_FDS])
 		if (polled[i].revents & POLLIN_) {
 			// ENOENT: the caller was killed in between.
 			if (sys(ioctl, listeners[i].fd, SECCOMP_IOCTL_NOTIF_RECV, &n) == 0)
-				serve_call(listeners[i].fd, listeners[i].flags, &n);
+				serve_call(listeners[i].fd, listeners[i].exec, listeners[i].flags, &n);
 		} else if (polled[i].revents) {
 			listeners[i].over = 1; // nobody is left who could call
 		}
 	}
-	if (polled[LISTENERS_MAX].revents)
+	if (polled[listener_count].revents)
 		finish_moves();
+	// A command that has not been waited for is not over: what it was refused
+	// is told before its end.
 	for (int i = 0; i < listener_count; i++)
-		if (listeners[i].over && !mover_busy()) {
-			for (int j = 0; j < MOVES_MAX && moves[j]; j++)
-				if (moves[j]->listener == listeners[i].fd)
-					moves[j]->state = FREE;
-			sys(close, listeners[i].fd);
-			listeners[i--] = listeners[--listener_count];
-		}
+		if (listeners[i].over && !listeners[i].command && !mover_busy())
+			forget(i--);
 }
 
 int mover_busy(void)

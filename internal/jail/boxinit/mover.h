@@ -4,8 +4,9 @@
 
 #include "kernel.h"
 
-// How many descriptors mover_poll asks for.
-enum { MOVER_FDS = 9 };
+// How many descriptors mover_poll may ask for. A command's listener lives as long
+// as any process that descends from it.
+enum { MOVER_FDS = 513 };
 
 enum {
 	LISTEN_RESTARTS = 1,      // a signal breaks off a caller's wait (before Linux 5.19)
@@ -13,15 +14,21 @@ enum {
 	LISTEN_NO_SUBPROCESS = 4, // the filter refuses new processes
 };
 
+// Whether one more listener can be served; a negative errno if not.
+int mover_ready(int flags);
+
 // Takes over the listener of the filter that a command was started with; flags
-// say what that filter asks about. Returns a negative errno when there are too
-// many already, and the caller keeps it.
-int mover_listen(int listener, int flags, u32 command);
+// say what that filter asks about. Only after mover_ready.
+void mover_listen(int listener, int flags, u32 command, u32 exec);
 
-// Fills in what to poll for.
-void mover_poll(struct kernel_pollfd polled[MOVER_FDS]);
+// The command is gone: its number may be another process's from now on.
+void mover_ended(u32 command);
 
-// Serves what poll reported. Never blocks for longer than looking up a path.
+// Fills in what to poll for, and returns how many.
+int mover_poll(struct kernel_pollfd polled[MOVER_FDS]);
+
+// Serves what poll reported, before anything else is polled for or listened to.
+// Never blocks for longer than looking up a path.
 void mover_serve(const struct kernel_pollfd polled[MOVER_FDS]);
 
 // Whether a move is under way.

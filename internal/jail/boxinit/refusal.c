@@ -7,23 +7,25 @@
 // The box decides how often and with what it is refused. So the table has a fixed
 // size, what an entry is about is one of a few values, each entry is reported
 // once in ten times as often as before, and the loop that answers here takes one
-// call at a time beside everything else it serves.
+// call at a time beside everything else it serves. An entry is a command's, and
+// goes when no process that carries the command's filter is left.
 
 #include "refusal.h"
 #include "report.h"
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-enum { ENTRIES = 64, AF_UNIX_ = 1, AF_INET6_ = 10, AF_NETLINK_ = 16, AF_MAX_ = 64, OTHERS = -1 };
+enum { ENTRIES = 255, ENTRIES_EACH = 63, AF_UNIX_ = 1, AF_INET6_ = 10, AF_NETLINK_ = 16, AF_MAX_ = 64, OTHERS = -1 };
 
 static struct entry {
-	int nr; // OTHERS: what found no place
+	int nr; // OTHERS: what found no place, of any command
+	u32 exec;
 	u32 about; // of the first argument, or 0 where calls are not told apart by it
 	int err;
 	u64 first, third; // arguments of the first call
 	u64 count, reported;
 	char process[16];
-} entries[ENTRIES];
+} entries[ENTRIES], others;
 static int entry_count;
 
 // The errno that the kernel itself would give, without the family or protocol;
@@ -69,14 +71,25 @@ static void name_process(char *to, int listener, const struct seccomp_notif *n)
 		*to++ = name[i] >= ' ' && name[i] <= '~' ? name[i] : '?';
 }
 
-static struct entry *entry_of(const struct seccomp_notif *n)
+static struct entry *entry_of(u32 exec, const struct seccomp_notif *n)
 {
 	u32 what = about(&n->data);
-	for (int i = 0; i < entry_count; i++)
-		if ((entries[i].nr == n->data.nr && entries[i].about == what) || entries[i].nr == OTHERS)
+	int own = 0;
+	for (int i = 0; i < entry_count; i++) {
+		if (entries[i].exec != exec)
+			continue;
+		if (entries[i].nr == n->data.nr && entries[i].about == what)
 			return &entries[i];
-	struct entry *e = &entries[entry_count++];
-	*e = (struct entry){.nr = entry_count == ENTRIES ? OTHERS : n->data.nr, .about = what, .err = errno_of(&n->data)};
+		own++;
+	}
+	struct entry *e = own < ENTRIES_EACH && entry_count < ENTRIES ? &entries[entry_count++] : &others;
+	if (e == &others && e->count)
+		return e;
+	*e = (struct entry){.nr = n->data.nr, .exec = exec, .about = what, .err = errno_of(&n->data)};
+	if (e == &others) {
+		e->nr = OTHERS;
+		e->exec = 0;
+	}
 	e->first = n->data.nr == __NR_ioctl ? n->data.args[1] : n->data.args[0];
 	e->third = n->data.args[2];
 	return e;
@@ -84,13 +97,13 @@ static struct entry *entry_of(const struct seccomp_notif *n)
 
 static void report_entry(struct entry *e, int how)
 {
-	if (send_report(REP_DENIED, e->err, e->process, (u64)e->nr, e->first, e->count, e->third, -1, how) >= 0)
+	if (send_report(REP_DENIED, e->exec, e->err, e->process, (u64)e->nr, e->first, e->count, e->third, -1, how) >= 0)
 		e->reported = e->count;
 }
 
-void refuse(int listener, const struct seccomp_notif *n)
+void refuse(int listener, u32 exec, const struct seccomp_notif *n)
 {
-	struct entry *e = entry_of(n);
+	struct entry *e = entry_of(exec, n);
 	if (!e->count++)
 		name_process(e->process, listener, n);
 	struct seccomp_notif_resp response = {.id = n->id, .error = -errno_of(&n->data)};
@@ -99,11 +112,21 @@ void refuse(int listener, const struct seccomp_notif *n)
 		report_entry(e, REPORT_MAY_FAIL);
 }
 
-void report_refusals(int finally)
+void report_refusals(u32 exec)
 {
 	for (int i = 0; i < entry_count; i++)
-		if (entries[i].count > entries[i].reported)
-			report_entry(&entries[i], finally ? REPORT_WAITS : REPORT_MAY_FAIL);
+		if (entries[i].count > entries[i].reported && (exec == ALL_REFUSALS || entries[i].exec == exec))
+			report_entry(&entries[i], REPORT_WAITS);
+	if (exec == ALL_REFUSALS && others.count > others.reported)
+		report_entry(&others, REPORT_WAITS);
+}
+
+void end_refusals(u32 exec)
+{
+	report_refusals(exec);
+	for (int i = 0; i < entry_count; i++)
+		if (entries[i].exec == exec)
+			entries[i--] = entries[--entry_count];
 }
 
 // ---- packets ----
@@ -193,5 +216,5 @@ void report_traffic(void)
 		no_port += counter6(text, "Udp6NoPorts");
 	}
 	if (no_route || no_port)
-		send_report(REP_TRAFFIC, 0, 0, no_route, no_port, 0, 0, -1, REPORT_WAITS);
+		send_report(REP_TRAFFIC, 0, 0, 0, no_route, no_port, 0, 0, -1, REPORT_WAITS);
 }

@@ -79,8 +79,15 @@ func (c *cell) spawn() error {
 	}
 	c.limits(c.plan)
 	defer c.group.CloseProcs()
-	defer c.pinCPUs()()
-	c.box, err = jail.Start(c.plan.Base(), c.group.Procs())
+	start := func() {
+		defer c.pinCPUs()()
+		c.box, err = jail.Start(c.plan.Base(), c.group.Procs())
+	}
+	if c.resident {
+		jail.OnSpawner(start)
+	} else {
+		start()
+	}
 	return err
 }
 
@@ -195,10 +202,10 @@ func (c *cell) furnish() error {
 	return err
 }
 
-// environ is the environment of the box's commands.
-func (c *cell) environ() []string {
+// environ is the environment of a box's commands.
+func (c *cell) environ(box string) []string {
 	return view.Environ(c.caller, view.EnvOptions{
-		Box: c.id, User: c.user.Name, Home: c.host.Home, Workspace: c.ws.Path, Shows: c.plan.Show, Links: c.plan.Links, Pass: c.policy.EnvPass, Set: c.policy.EnvSet, Fixed: c.fixed(),
+		Box: box, User: c.user.Name, Home: c.host.Home, Workspace: c.ws.Path, Shows: c.plan.Show, Links: c.plan.Links, Pass: c.policy.EnvPass, Set: c.policy.EnvSet, Fixed: c.fixed(),
 	})
 }
 

@@ -15,11 +15,12 @@ import (
 	"hutch/internal/changeset"
 	"hutch/internal/fsat"
 	"hutch/internal/policy"
+	"hutch/internal/view"
 	"hutch/internal/workspace"
 )
 
-// requestName is the file in which a box's own request lies: it may hold what
-// the caller's environment holds, so it is for nobody else to read.
+// requestName is the file in which a box's terms lie. What of the caller's
+// environment a box may have is in it, so it is for nobody else to read.
 const requestName = "request.json"
 
 // request is what a living box asks of its runs.
@@ -27,17 +28,23 @@ func request(c api.Create) Request {
 	return Request{Workspace: c.Workspace, Force: c.Force, Policy: c.Policy, PolicyFile: c.PolicyFile, User: c.User, LayerDir: c.LayerDir, Require: c.Require, Environ: c.Environ}
 }
 
-// request reads what the box was asked for with.
-func (h *held) request() (api.Create, error) {
-	var c api.Create
+// terms are what a box that lives was created with, and what its policy is as
+// long as it lives.
+type terms struct {
+	api.Create
+	InForce policy.InForce `json:"in_force"`
+}
+
+func (h *held) terms() (*terms, error) {
 	text, err := h.readFile(requestName)
 	if err != nil {
-		return c, fmt.Errorf("box %s: %w", h.id, err)
+		return nil, fmt.Errorf("box %s: %w", h.id, err)
 	}
-	if err := json.Unmarshal(text, &c); err != nil {
-		return c, fmt.Errorf("box %s: its request is damaged: %w", h.id, err)
+	var t terms
+	if err := json.Unmarshal(text, &t); err != nil {
+		return nil, fmt.Errorf("box %s: its request is damaged: %w", h.id, err)
 	}
-	return c, nil
+	return &t, nil
 }
 
 // Create makes a box: a branch of a workspace and a record. Nothing runs yet.
@@ -73,9 +80,7 @@ func (b *Boxes) Create(ctx context.Context, c api.Create) (*api.Box, error) {
 		return nil, invalid(err)
 	}
 	c.Workspace = ws.Path
-	if c.Environ == nil {
-		c.Environ = os.Environ()
-	}
+	c.Environ = view.Wanted(callerOf(req), force.EnvPass)
 	_, trusted := privileges()
 	r := &Record{
 		ID: newID(), Name: c.Name, State: api.Created, Created: time.Now().UTC(), Workspace: ws.Path, RawWorkspace: []byte(ws.Path), Argv: []string{},
@@ -86,7 +91,7 @@ func (b *Boxes) Create(ctx context.Context, c api.Create) (*api.Box, error) {
 		return nil, invalid(err)
 	}
 	r.Hidden = hiddenBytes(hidden)
-	text, err := json.Marshal(c)
+	text, err := json.Marshal(terms{Create: c, InForce: *force})
 	if err != nil {
 		return nil, err
 	}

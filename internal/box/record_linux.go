@@ -1,56 +1,13 @@
 package box
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"strings"
-	"unicode/utf8"
 
 	"hutch/internal/guard"
 	"hutch/internal/outcome"
-	"hutch/internal/supervise"
-	"hutch/internal/term"
 )
-
-// output puts the captured output into the outcome.
-func (r *run) output() {
-	out := r.out
-	fill := func(c *supervise.Capture, name string, text, encoded, path *string, truncated *bool, size *int64) {
-		*size = c.Size()
-		if err := c.Lost(); err != nil {
-			r.note("%s was lost after %d bytes: %v", name, c.Size(), err)
-			*truncated = true
-		}
-		if r.Return <= 0 {
-			return
-		}
-		head, err := c.Head(r.Return)
-		if err != nil {
-			r.note("%s cannot be read back: %v", name, err)
-		}
-		cut := c.Size() > int64(len(head))
-		if r.policy.StripEscapes {
-			head = term.Strip(head)
-		}
-		*text = strings.ToValidUTF8(string(head), "\uFFFD")
-		if !utf8.Valid(head) {
-			*encoded = base64.StdEncoding.EncodeToString(head)
-		}
-		if cut {
-			*truncated = true
-			if r.keep == "" {
-				*path = r.store.saveOutput(r.dir, name)
-			}
-		}
-		if r.keep != "" && c.Size() > 0 {
-			*path = filepath.Join(r.dir.path, name)
-		}
-	}
-	fill(r.stdout, "stdout", &out.Stdout, &out.StdoutBase64, &out.StdoutPath, &out.StdoutTruncated, &out.StdoutBytes)
-	fill(r.stderr, "stderr", &out.Stderr, &out.StderrBase64, &out.StderrPath, &out.StderrTruncated, &out.StderrBytes)
-}
 
 // receiptFields is what a receipt says beside the chain.
 type receiptFields struct {
@@ -88,10 +45,11 @@ func firstPaths(list []string) []string { return list[:min(len(list), receiptPat
 
 func firstFindings(list []guard.Finding) []guard.Finding { return list[:min(len(list), receiptPaths)] }
 
-func (r *run) fields() receiptFields {
-	out := r.out
+func (r *run) fields() receiptFields { return fieldsOf(r.out, r.ws.Path, r.Argv) }
+
+func fieldsOf(out *outcome.Outcome, workspace string, argv []string) receiptFields {
 	return receiptFields{
-		Workspace: r.ws.Path, Argv: clip(r.Argv), Status: out.Status, ExitCode: out.ExitCode, Command: out.CommandExitCode, Signal: out.Signal,
+		Workspace: workspace, Argv: clip(argv), Status: out.Status, ExitCode: out.ExitCode, Command: out.CommandExitCode, Signal: out.Signal,
 		Strategy: out.Strategy, Rung: out.Rung, Missing: out.Missing, Committed: out.Committed, Kept: out.Kept, Digest: out.Diff.Digest,
 		Created: firstPaths(out.Diff.FilesCreated), Modified: firstPaths(out.Diff.FilesModified), Deleted: firstPaths(out.Diff.FilesDeleted),
 		Files:    len(out.Diff.FilesCreated) + len(out.Diff.FilesModified) + len(out.Diff.FilesDeleted),

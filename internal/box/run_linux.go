@@ -136,7 +136,7 @@ func (r *run) inBox(strategies []workspace.Strategy, removed chan<- error) error
 		clean()
 		return err
 	}
-	r.judge()
+	judge(r.out, &r.result, r.Argv, r.tasks)
 	err := r.settle()
 	if err != nil && !r.out.Kept && (r.Commit || r.Preserve || r.keep != "") {
 		err = r.rescue(err)
@@ -256,7 +256,7 @@ func (r *run) attempt(strategy workspace.Strategy) error {
 	if err := r.box.Send(view); err != nil {
 		return err
 	}
-	env := r.environ()
+	env := r.environ(r.id)
 	command := supervise.Command{
 		Box: r.box, Cgroup: r.group,
 		Exec:   jail.Command{Argv: r.Argv, Env: env, Dir: r.ws.Path, Search: search(env)},

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"slices"
 	"strings"
@@ -17,78 +16,8 @@ import (
 	"hutch/internal/fsat"
 	"hutch/internal/outcome"
 	"hutch/internal/promote"
-	"hutch/internal/supervise"
 	"hutch/internal/workspace"
 )
-
-// judge turns what happened into status and exit code.
-func (r *run) judge() {
-	out, res := r.out, &r.result
-	out.DurationMS = float64(res.Duration.Microseconds()) / 1000
-	out.CPUMS = float64(res.CPU.Microseconds()) / 1000
-	out.PeakMemorySource, out.CPUSource = res.PeakSource, res.CPUSource
-	if res.PeakSource != "none" {
-		peak := math.Round(float64(res.PeakMemory)/(1<<20)*100) / 100
-		out.PeakMemoryMB = &peak
-	}
-	if res.Known && res.Wait.Exited() {
-		code := res.Wait.ExitStatus()
-		out.CommandExitCode = &code
-	}
-	out.Violations = violations(res)
-	switch res.End {
-	case supervise.AtDeadline:
-		out.Status, out.ExitCode, out.TimedOut = outcome.Timeout, outcome.ExitTimeout, true
-	case supervise.OutOfMemory:
-		out.Status, out.ExitCode = outcome.MemoryExceeded, outcome.ExitKilled
-	case supervise.TooMuchOutput:
-		out.Status, out.ExitCode = outcome.OutputExceeded, outcome.ExitKilled
-	case supervise.OutOfDisk:
-		out.Status, out.ExitCode = outcome.DiskExceeded, outcome.ExitKilled
-	case supervise.OutOfTime:
-		out.Status, out.ExitCode = outcome.CPUExceeded, outcome.ExitTimeout
-	case supervise.TooManyTasks:
-		out.Status, out.ExitCode, out.Signal = outcome.Killed, outcome.ExitKilled, "SIGKILL"
-		r.note("there were more than %d processes; the box was ended", r.tasks)
-	case supervise.NeverStarted:
-		r.notStarted()
-	case supervise.Interrupted:
-		sig := res.Signal
-		if sig == 0 {
-			sig = unix.SIGTERM
-		}
-		out.Status, out.ExitCode, out.Signal = outcome.Killed, outcome.ExitSignal+int(sig), unix.SignalName(sig)
-	default:
-		switch {
-		case res.Wait.Signaled():
-			out.Status, out.Signal = outcome.Killed, unix.SignalName(res.Wait.Signal())
-			out.ExitCode = outcome.ExitSignal + int(res.Wait.Signal())
-			if foreignCall(res) {
-				out.Status = outcome.Denied
-			}
-		case res.Wait.ExitStatus() == 0:
-			out.Status, out.ExitCode = outcome.Success, 0
-		default:
-			out.Status, out.ExitCode = outcome.Failed, res.Wait.ExitStatus()
-		}
-	}
-}
-
-func (r *run) notStarted() {
-	out, name := r.out, r.Argv[0]
-	out.Status = outcome.Failed
-	switch r.result.StartError {
-	case unix.ENOENT, unix.ENOTDIR:
-		out.ExitCode = outcome.ExitNotFound
-		out.Error = fmt.Sprintf("%s: not found in the box; give a path, or a command on the box's PATH", name)
-	case unix.EACCES, unix.ENOEXEC, unix.EPERM, unix.EISDIR:
-		out.ExitCode = outcome.ExitNotExecutable
-		out.Error = fmt.Sprintf("%s: not executable: %v; check its mode and its first line", name, r.result.StartError)
-	default:
-		out.ExitCode = outcome.ExitNotExecutable
-		out.Error = fmt.Sprintf("%s: could not be started: %v", r.result.StartWhat, r.result.StartError)
-	}
-}
 
 // settle reads the change and promotes, keeps or discards it.
 func (r *run) settle() error {

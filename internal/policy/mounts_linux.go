@@ -277,3 +277,20 @@ func (b *Box) overlayOptions() string {
 	}
 	return "userxattr,index=off,volatile"
 }
+
+// BranchOptions are those of the overlay of a box that lives. No directory may
+// lead elsewhere in it: its layer will lie below others'.
+func BranchOptions(trusted bool) string {
+	if trusted {
+		return "redirect_dir=off,metacopy=off,index=off,volatile"
+	}
+	return "userxattr,index=off,volatile"
+}
+
+// BranchAttr are the attributes, MOUNT_ATTR_*, of the mount of such a branch.
+func BranchAttr(write bool) uint64 {
+	if write {
+		return attrData
+	}
+	return attrData | unix.MOUNT_ATTR_RDONLY
+}

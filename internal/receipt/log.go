@@ -22,6 +22,10 @@ type Log struct {
 	file     *os.File
 	named    bool  // the file's name is on the disk too
 	readOnly error // why nothing can be appended
+	// What the last append of this Log made of the file: as long as that has the
+	// same size, nobody has appended since.
+	size int64
+	head string
 }
 
 // Open opens the log in stateDir and makes both where they are missing. A log
@@ -56,7 +60,7 @@ func (l *Log) open() error {
 		file.Close()
 		return fmt.Errorf("open receipts: %s: %w", l.path, err)
 	}
-	l.file, l.named = file, false
+	l.file, l.named, l.size = file, false, 0
 	return nil
 }
 
@@ -105,9 +109,11 @@ func (l *Log) append(id string, record any, sync bool) (Receipt, error) {
 	}
 	defer unlock(l.file)
 
-	end, err := readTail(l.file, size)
-	if err != nil {
-		return Receipt{}, err
+	end := tail{prev: l.head, terminated: true}
+	if size == 0 || size != l.size {
+		if end, err = readTail(l.file, size); err != nil {
+			return Receipt{}, err
+		}
 	}
 	now := time.Now().UTC()
 	var out []byte
@@ -138,10 +144,12 @@ func (l *Log) append(id string, record any, sync bool) (Receipt, error) {
 	// One write, so that other readers see all of it or, after a crash, a
 	// torn end. What a full disk cut short was never acknowledged and is
 	// taken back, as long as the lock is held.
-	if _, err := l.file.Write(append(out, line...)); err != nil {
+	out = append(out, line...)
+	if _, err := l.file.Write(out); err != nil {
 		l.file.Truncate(size)
 		return Receipt{}, fmt.Errorf("%w; free space, or set XDG_STATE_HOME to another directory", err)
 	}
+	l.size, l.head = size+int64(len(out)), r.Hash
 	if sync {
 		if err := datasync(l.file); err != nil {
 			return Receipt{}, err

@@ -121,6 +121,9 @@ func fieldsOf(record any) ([]byte, error) {
 	if !bytes.HasPrefix(fields, []byte("{")) {
 		return nil, errors.New("the record is not a JSON object")
 	}
+	if !mayHold(fields) {
+		return fields, nil
+	}
 	// Matched without regard to case, as the reader does.
 	var chain struct{ Schema, ID, Time, Prev, Seal json.RawMessage }
 	if err := json.Unmarshal(fields, &chain); err != nil {
@@ -132,4 +135,22 @@ func fieldsOf(record any) ([]byte, error) {
 		}
 	}
 	return fields, nil
+}
+
+// mayHold reports whether an object, as json.Marshal writes it, could have a
+// field of the chain's at its top. Where a name may be written by escapes, or
+// folds from beyond ASCII, it is to be looked at closely.
+func mayHold(object []byte) bool {
+	for _, b := range object {
+		if b == '\\' || b >= 0x80 {
+			return true
+		}
+	}
+	lower := bytes.ToLower(object)
+	for _, name := range []string{`"schema":`, `"id":`, `"time":`, `"prev":`, `"seal":`} {
+		if bytes.Contains(lower, []byte(name)) {
+			return true
+		}
+	}
+	return false
 }

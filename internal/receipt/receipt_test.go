@@ -501,3 +501,43 @@ func BenchmarkAppend(b *testing.B) {
 		})
 	}
 }
+
+func TestALogThatStaysOpenSeesWhatOthersAppend(t *testing.T) {
+	dir := t.TempDir()
+	first, err := Open(dir)
+	must(t, err)
+	defer first.Close()
+	second, err := Open(dir)
+	must(t, err)
+	defer second.Close()
+	for i := range 20 {
+		for n := 0; n <= i%3; n++ {
+			add(t, first, "first", i)
+		}
+		add(t, second, "second", i)
+	}
+	// A torn end is not its own: what it remembers must not hide that.
+	file, err := os.OpenFile(first.Path(), os.O_WRONLY|os.O_APPEND, 0)
+	must(t, err)
+	_, err = file.WriteString(`{"schema":"hutch.rec`)
+	must(t, err)
+	must(t, file.Close())
+	add(t, second, "after", 1)
+	add(t, first, "after", 2)
+	if n, line, reason, err := first.Verify(); err != nil || line != 0 || n < 60 {
+		t.Errorf("%d sound, broken at %d: %s, %v", n, line, reason, err)
+	}
+}
+
+func TestReservedFieldsAreFoundHoweverTheyAreWritten(t *testing.T) {
+	for _, record := range []string{`{"prev":1}`, `{"PREV":1}`, `{"\u0070rev":1}`, "{\"\u017feal\":1}", `{ "prev" : 1 }`, `{"a":{"b":1},"id":2}`} {
+		if _, err := fieldsOf(json.RawMessage(record)); err == nil {
+			t.Errorf("%s was taken", record)
+		}
+	}
+	for _, record := range []string{`{"a":{"prev":1}}`, `{"a":"\"prev\":"}`, `{"id_of":1}`} {
+		if _, err := fieldsOf(json.RawMessage(record)); err != nil {
+			t.Errorf("%s: %v", record, err)
+		}
+	}
+}

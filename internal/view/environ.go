@@ -149,6 +149,33 @@ func Environ(host []string, o EnvOptions) []string {
 	return list
 }
 
+// Wanted returns what of the host's environment a box can depend on: what it may
+// inherit, and what Look is led by. The rest, where the secrets are, nobody needs
+// to keep for it.
+func Wanted(host []string, pass []string) []string {
+	wanted := []string{}
+	for _, e := range host {
+		name, value, _ := strings.Cut(e, "=")
+		if leads(name) || mayInherit(name, pass) && !secretName(name) && !secretValue(value) {
+			wanted = append(wanted, e)
+		}
+	}
+	return wanted
+}
+
+// leads reports whether Look follows a variable.
+func leads(name string) bool {
+	return name == "PATH" || name == "HOME" || slices.Contains(places.names, name) ||
+		slices.ContainsFunc(caches, func(c cache) bool { return name != "" && (c.env == name || c.parent == name) }) ||
+		slices.ContainsFunc(configs, func(c config) bool { return name != "" && c.parent == name })
+}
+
+func mayInherit(name string, pass []string) bool {
+	by := func(pattern string) bool { return matches(pattern, name) }
+	return name != "" && (slices.Contains(pass, name) || slices.ContainsFunc(pass, by) && !Door(name) ||
+		slices.ContainsFunc(variables, func(v variable) bool { return slices.ContainsFunc(v.names, by) }))
+}
+
 func (o EnvOptions) inherits(name, value string) bool {
 	return o.named(name, value) && !secretName(name) && !secretValue(value)
 }

@@ -220,3 +220,28 @@ func TestFixedEnvironment(t *testing.T) {
 		t.Errorf("what was asked for is not in %q", got)
 	}
 }
+
+func TestWhatIsWantedOfAnEnvironmentIsAllThatABoxDependsOn(t *testing.T) {
+	host := []string{
+		"PATH=/usr/bin:/home/u/go/bin", "HOME=/home/u", "LANG=C.UTF-8", "LC_TIME=C", "GOCACHE=/home/u/c", "GOPATH=/home/u/go", "RUSTUP_HOME=/opt/r", "CARGO_HOME=/home/u/.cargo",
+		"AWS_SECRET_ACCESS_KEY=x", "GITHUB_TOKEN=ghp_0123456789abcdefghijklmnopqrstuvwxyz", "DATABASE_URL=postgres://u:p@h/d", "LD_PRELOAD=/x.so", "MINE_A=1", "MINE_TOKEN=2",
+		"HTTPS_PROXY=http://u:secret@proxy:1", "HUTCH_LIMITS_MEMORY=1G", "=odd", "noequals", "EDITOR=vi", "EDITOR=again",
+	}
+	o := EnvOptions{Box: "b", User: "u", Home: "/home/u", Workspace: "/w", Shows: []Show{{"/usr", ReadOnly}, {"/opt/r", ReadOnly}}, Pass: []string{"MINE_*", "LD_PRELOAD"}}
+	wanted := Wanted(host, o.Pass)
+	if got, want := Environ(wanted, o), Environ(host, o); !slices.Equal(got, want) {
+		t.Errorf("a box gets\n%q, and of all\n%q", got, want)
+	}
+	for _, e := range wanted {
+		for _, secret := range []string{"AWS_SECRET", "GITHUB_TOKEN", "DATABASE_URL", "MINE_TOKEN", "HUTCH_LIMITS", "HTTPS_PROXY"} {
+			if strings.HasPrefix(e, secret) {
+				t.Errorf("%s is kept", secret)
+			}
+		}
+	}
+	for _, name := range []string{"GOCACHE", "GOPATH", "RUSTUP_HOME", "CARGO_HOME", "PATH", "HOME"} {
+		if !slices.ContainsFunc(wanted, func(e string) bool { return strings.HasPrefix(e, name+"=") }) {
+			t.Errorf("%s, which leads the view, is not kept", name)
+		}
+	}
+}

@@ -298,6 +298,66 @@ func (g *Cgroup) OOMKilled() bool {
 	return ok && key(text, "oom_kill") > 0
 }
 
+// OOMKills returns how many processes of the group the kernel killed because the
+// memory limit was reached. On v2 it makes OOMEvent quiet until the next.
+func (g *Cgroup) OOMKills() int64 {
+	if g == nil || g.dirs["memory"] == "" || g.oom < 0 {
+		return 0
+	}
+	if g.unified("memory") {
+		text := make([]byte, 4096)
+		n, err := unix.Pread(g.oom, text, 0)
+		if err != nil {
+			return 0
+		}
+		return key(string(text[:n]), "oom_kill")
+	}
+	text, _ := g.get("memory", "memory.oom_control")
+	return key(text, "oom_kill")
+}
+
+// KillOne lets the kernel kill one process, and not the whole group, when the
+// memory limit is reached: in a box that lives on, PID 1 stays.
+func (g *Cgroup) KillOne() {
+	if g != nil && g.unified("memory") {
+		_ = g.set("memory", "memory.oom.group", "0")
+	}
+}
+
+// Freeze stops every process of the group within a time, in a way that none of
+// them notices; ok is false where the group has no freezer (v1). Those that wait
+// for PID 1, which answers for a system call, cannot stand still before it does:
+// then it lets go and tries again.
+func (g *Cgroup) Freeze(within time.Duration) (ok bool, err error) {
+	if g == nil || g.v2 == "" || g.setFrozen("1") != nil {
+		return false, nil
+	}
+	const turn = 100 * time.Millisecond
+	began := time.Now()
+	for again := began; ; time.Sleep(100 * time.Microsecond) {
+		events, err := os.ReadFile(filepath.Join(g.v2, "cgroup.events"))
+		switch {
+		case err == nil && key(string(events), "frozen") == 1:
+			return true, nil
+		case err != nil || time.Since(began) > within:
+			g.Thaw()
+			return true, errors.New("the box's control group did not freeze; end what runs in it and try again")
+		case time.Since(again) > turn:
+			g.Thaw()
+			time.Sleep(turn / 20)
+			_ = g.setFrozen("1")
+			again = time.Now()
+		}
+	}
+}
+
+// Thaw lets a frozen group go on.
+func (g *Cgroup) Thaw() { _ = g.setFrozen("0") }
+
+func (g *Cgroup) setFrozen(to string) error {
+	return os.WriteFile(filepath.Join(g.v2, "cgroup.freeze"), []byte(to), 0)
+}
+
 // key returns the number after a name in a flat keyed file (cgroups(7)).
 func key(text, name string) int64 {
 	for line := range strings.Lines(text) {

@@ -90,51 +90,59 @@ func (f *follower) begin() error {
 		f.Exec.Terminal, f.Exec.Size = true, f.Terminal.wanted()
 		return f.Box.Exec(&f.Exec) // the rest follows when it has come: adoptTerminal
 	}
-	var inner []int
+	ours, theirs, err := makePipes(f.Stdin != nil, f.Owner)
+	defer closeAll(theirs[:])
+	if err != nil {
+		return err
+	}
+	f.stdout, f.stderr = ours[1], ours[2]
+	if f.Stdin != nil {
+		go feed(pipeEnd(ours[0]), f.Stdin.Reader, f.stop, false)
+	}
+	f.Exec.Stdin, f.Exec.Stdout, f.Exec.Stderr = theirs[0], theirs[1], theirs[2]
+	return f.Box.Exec(&f.Exec)
+}
+
+// makePipes makes the pipes of a command: of its input, where it has one, its
+// output and its errors. Where a command reads or writes is given to the owner;
+// our ends for reading do not block.
+func makePipes(input bool, owner *Owner) (ours, theirs [3]int, err error) {
+	ours, theirs = [3]int{-1, -1, -1}, [3]int{-1, -1, -1}
 	defer func() {
-		for _, fd := range inner {
-			unix.Close(fd)
+		if err != nil {
+			closeAll(ours[:])
 		}
 	}()
-	pipe := func() (r, w int, err error) {
-		var p [2]int
+	for i := range ours {
+		if i == 0 && !input {
+			continue
+		}
+		var p [2]int // to read, to write
 		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-			return -1, -1, fmt.Errorf("pipe: %w", err)
+			return ours, theirs, fmt.Errorf("pipe: %w", err)
 		}
-		return p[0], p[1], nil
-	}
-	var out, errw, in int
-	if f.stdout, out, err = pipe(); err != nil {
-		return err
-	}
-	inner = append(inner, out)
-	if f.stderr, errw, err = pipe(); err != nil {
-		return err
-	}
-	inner = append(inner, errw)
-	for _, fd := range []int{f.stdout, f.stderr} {
-		if err := unix.SetNonblock(fd, true); err != nil {
-			return err
+		if ours[i], theirs[i] = p[0], p[1]; i == 0 {
+			ours[i], theirs[i] = p[1], p[0]
+		} else if _, err := unix.FcntlInt(uintptr(p[0]), unix.F_SETFL, unix.O_NONBLOCK); err != nil {
+			return ours, theirs, fmt.Errorf("pipe: %w", err)
+		}
+		if owner == nil {
+			continue
+		}
+		if err := unix.Fchown(theirs[i], int(owner.UID), int(owner.GID)); err != nil {
+			return ours, theirs, fmt.Errorf("give the command its pipes: %w", err)
 		}
 	}
-	in = -1
-	if f.Stdin != nil {
-		var w int
-		if in, w, err = pipe(); err != nil {
-			return err
-		}
-		inner = append(inner, in)
-		go feed(w, f.Stdin.Reader, f.stop, false)
-	}
-	if f.Owner != nil {
-		for _, fd := range inner {
-			if err := unix.Fchown(fd, int(f.Owner.UID), int(f.Owner.GID)); err != nil {
-				return fmt.Errorf("give the command its pipes: %w", err)
-			}
+	return ours, theirs, nil
+}
+
+func closeAll(fds []int) {
+	for i, fd := range fds {
+		if fd >= 0 {
+			unix.Close(fd)
+			fds[i] = -1
 		}
 	}
-	f.Exec.Stdin, f.Exec.Stdout, f.Exec.Stderr = in, out, errw
-	return f.Box.Exec(&f.Exec)
 }
 
 // adoptTerminal follows the command on the pseudo-terminal that the box has made
@@ -155,14 +163,21 @@ func (f *follower) adoptTerminal(master int) error {
 	if err != nil {
 		return err
 	}
-	go feed(w, f.Stdin.Reader, f.stop, true)
+	go feed(pipeEnd(w), f.Stdin.Reader, f.stop, true)
 	return nil
+}
+
+// inputEnd is our end of a command's input. put writes all of p; false when
+// nobody reads it any more.
+type inputEnd interface {
+	put(p []byte) bool
+	close()
 }
 
 // feed copies the caller's input to the command. It ends with the input, with
 // the command, or with the first write that nobody will read.
-func feed(w int, from io.Reader, stop <-chan struct{}, terminal bool) {
-	defer unix.Close(w)
+func feed(w inputEnd, from io.Reader, stop <-chan struct{}, terminal bool) {
+	defer w.close()
 	file, _ := from.(*os.File)
 	buf := make([]byte, 32<<10)
 	line := false // is not ended
@@ -171,7 +186,7 @@ func feed(w int, from io.Reader, stop <-chan struct{}, terminal bool) {
 			return
 		}
 		n, err := from.Read(buf)
-		if !write(w, buf[:n]) {
+		if !w.put(buf[:n]) {
 			return
 		}
 		if n > 0 {
@@ -186,16 +201,20 @@ func feed(w int, from io.Reader, stop <-chan struct{}, terminal bool) {
 	const endOfFile = 4
 	switch {
 	case terminal && line:
-		write(w, []byte{endOfFile, endOfFile})
+		w.put([]byte{endOfFile, endOfFile})
 	case terminal:
-		write(w, []byte{endOfFile})
+		w.put([]byte{endOfFile})
 	}
 }
 
-// write writes all of p; false when nobody reads it any more.
-func write(w int, p []byte) bool {
+// pipeEnd is one that a goroutine may wait in.
+type pipeEnd int
+
+func (w pipeEnd) close() { unix.Close(int(w)) }
+
+func (w pipeEnd) put(p []byte) bool {
 	for len(p) > 0 {
-		n, err := unix.Write(w, p)
+		n, err := unix.Write(int(w), p)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EAGAIN): // a terminal's input is full
@@ -346,7 +365,7 @@ func (f *follower) checkTime() {
 func (f *follower) startWatch() {
 	f.watchAt = time.Time{}
 	f.watch = &watcher{
-		Command: f.Command, pid1: f.Box.Pid, private: f.private, layer: f.result.Layer, making: f.making + f.Box.HelperCPU(),
+		Limits: f.Limits, Cgroup: f.Cgroup, pid1: f.Box.Pid, private: f.private, layer: f.result.Layer, making: f.making + f.Box.HelperCPU(),
 		stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	stop := f.watch.stop
@@ -400,7 +419,7 @@ func (f *follower) receive() (gone bool) {
 			f.result.Duration = time.Duration(r.B - f.began)
 			f.exited = true
 		case jail.Denied:
-			f.violated(r)
+			f.result.Violations = violated(f.result.Violations, r)
 		case jail.Traffic:
 			f.result.NoRoute, f.result.NoPort = r.A, r.B
 		case jail.Failed:
@@ -410,19 +429,6 @@ func (f *follower) receive() (gone bool) {
 			}
 		}
 	}
-}
-
-// violated notes what the box refused; a later report of the same kind has a
-// higher count.
-func (f *follower) violated(r jail.Report) {
-	v := Violation{Call: int(int64(r.A)), First: r.B, Third: r.D, Errno: r.Err, Count: r.C, Process: r.Text}
-	for i, seen := range f.result.Violations {
-		if seen.Call == v.Call && seen.First == v.First {
-			f.result.Violations[i] = v
-			return
-		}
-	}
-	f.result.Violations = append(f.result.Violations, v)
 }
 
 // obey does what the caller asked for.
@@ -505,16 +511,21 @@ func (f *follower) buffer() []byte {
 
 // take keeps output up to the limit; one byte more ends the command.
 func (f *follower) take(p []byte, to *Capture) {
-	limit := f.Limits.Output
-	if limit <= 0 {
-		to.write(p)
-		return
-	}
-	room := limit - to.Size()
-	to.write(p[:min(int64(len(p)), room)])
-	if int64(len(p)) > room {
+	if to.keep(p, f.Limits.Output) {
 		f.end(TooMuchOutput)
 	}
+}
+
+// keep keeps output up to a limit of the whole, 0 being none; true when there is
+// more than that.
+func (c *Capture) keep(p []byte, limit int64) (more bool) {
+	if limit > 0 {
+		if room := max(limit-c.Size(), 0); int64(len(p)) > room {
+			p, more = p[:room], true
+		}
+	}
+	c.write(p)
+	return more
 }
 
 // drain takes the rest: all writers are dead, so the pipe ends.

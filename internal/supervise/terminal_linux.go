@@ -14,8 +14,9 @@ import (
 // it pushed back, would be the caller's (TIOCSTI).
 type Terminal struct {
 	like   *os.File
-	mu     sync.Mutex // Resize comes from a goroutine of its own
-	master int        // -1: not made yet, or closed
+	mu     sync.Mutex    // Resize comes from a goroutine of its own
+	size   *unix.Winsize // as it was told; nil: it was not
+	master int           // -1: not made yet, or closed
 }
 
 // NewTerminal returns a pseudo-terminal that is still to be made, with the
@@ -24,8 +25,28 @@ func NewTerminal(like *os.File) *Terminal {
 	return &Terminal{like: like, master: -1}
 }
 
+// NewTerminalOf returns one of a size that is told, and not another's.
+func NewTerminalOf(rows, cols uint16) *Terminal {
+	return &Terminal{size: &unix.Winsize{Row: rows, Col: cols}, master: -1}
+}
+
+// SetSize gives it a size, at once or when it is made.
+func (t *Terminal) SetSize(rows, cols uint16) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.size = &unix.Winsize{Row: rows, Col: cols}
+	if t.master >= 0 {
+		_ = unix.IoctlSetWinsize(t.master, unix.TIOCSWINSZ, t.size)
+	}
+}
+
 // wanted is the size it should have; zero: unknown.
 func (t *Terminal) wanted() (size [4]uint16) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.size; s != nil {
+		return [4]uint16{s.Row, s.Col, s.Xpixel, s.Ypixel}
+	}
 	if t.like == nil {
 		return
 	}
@@ -35,11 +56,14 @@ func (t *Terminal) wanted() (size [4]uint16) {
 	return
 }
 
-// Resize gives it the size of the terminal it is like.
+// Resize gives it the size of the terminal it is like, or that it was told.
 func (t *Terminal) Resize() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.master < 0 || t.like == nil {
+	if t.master >= 0 && t.size != nil {
+		_ = unix.IoctlSetWinsize(t.master, unix.TIOCSWINSZ, t.size)
+	}
+	if t.master < 0 || t.like == nil || t.size != nil {
 		return
 	}
 	if s, err := unix.IoctlGetWinsize(int(t.like.Fd()), unix.TIOCGWINSZ); err == nil {

@@ -6,22 +6,35 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hutch/internal/jail"
 )
 
 // watcher looks now and then at what the kernel does not bound for a box. It
 // runs in a goroutine of its own: a look at hundreds of processes takes long on
 // a machine that they keep busy, and the deadline must not wait for it.
 type watcher struct {
-	*Command
+	Limits  Limits
+	Cgroup  *jail.Cgroup
 	pid1    int
 	private int           // directory on the box's own tmpfs; -1
 	layer   int           // the same of a layer in RAM; -1
 	making  time.Duration // processor time that making the box took, as far as is known
 	over    func(End)
+	// Of a box that lives on; nil for one command. seen is told what the box
+	// holds in memory at each look, and rest, after each, how long the next has
+	// to wait at least: less than 0, there is none.
+	seen  func(bytes int64)
+	more  func() time.Duration
+	rest  func() time.Duration
+	hurry chan struct{} // another command has started
+	// Whoever looks at the disk holds it; nil where nobody else does.
+	diskMu *sync.Mutex
 
 	stop    chan struct{}
 	done    chan struct{}
@@ -63,11 +76,20 @@ func (w *watcher) run() {
 	if w.Limits.Disk != nil {
 		looks = append(looks, look{w.disk, now})
 	}
+	if w.more != nil {
+		looks = append(looks, look{w.more, now})
+	}
 	for len(looks) > 0 {
 		next := slices.MinFunc(looks, func(a, b look) int { return a.due.Compare(b.due) }).due
 		select {
 		case <-w.stop:
 			return
+		case <-w.hurry:
+			w.interval = firstLook
+			for i := range looks {
+				looks[i].due = time.Now().Add(firstLook)
+			}
+			continue
 		case <-time.After(time.Until(next)):
 		}
 		for i := range looks {
@@ -75,6 +97,18 @@ func (w *watcher) run() {
 				continue
 			}
 			looks[i].due = time.Now().Add(looks[i].take())
+		}
+		if w.rest == nil {
+			continue
+		}
+		wait := w.rest()
+		if wait < 0 {
+			return
+		}
+		for i := range looks {
+			if at := time.Now().Add(wait); looks[i].due.Before(at) {
+				looks[i].due = at
+			}
 		}
 	}
 }
@@ -135,6 +169,9 @@ func (w *watcher) processes() time.Duration {
 		total = all.own + w.sharedMemory(all.shared)
 	}
 	w.peak = max(w.peak, total)
+	if w.seen != nil {
+		w.seen(total)
+	}
 	if limited && (total > w.Limits.Memory || all.swapped > w.Limits.Swap) && !w.stopped.Load() {
 		w.over(OutOfMemory)
 	}
@@ -222,7 +259,13 @@ func (w *watcher) left(used time.Duration) time.Duration {
 
 // disk looks at what the layers take of the host's file system.
 func (w *watcher) disk() time.Duration {
+	if w.diskMu != nil {
+		w.diskMu.Lock()
+	}
 	over, wait := w.Limits.Disk.look(w.pid1, &w.stopped)
+	if w.diskMu != nil {
+		w.diskMu.Unlock()
+	}
 	if over {
 		w.over(OutOfDisk)
 	}

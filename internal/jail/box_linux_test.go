@@ -30,6 +30,8 @@ type resident struct {
 	*jail.Box
 	t         testing.TB
 	workspace string
+	dir       string // in which its commands start
+	ns        *jail.Namespaces
 	reports   []jail.Report
 	gone      bool
 }
@@ -115,12 +117,20 @@ func live(t testing.TB, d *policy.Box) *resident {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return start(t, d, rest)
+}
+
+func start(t testing.TB, d *policy.Box, rest *plan.Plan) *resident {
+	t.Helper()
 	b, err := jail.StartResident(d.Base(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &resident{Box: b, t: t, workspace: d.Workspace}
+	r := &resident{Box: b, t: t, workspace: d.Workspace, dir: d.Workspace}
 	t.Cleanup(r.end)
+	if r.ns, err = b.Namespaces(); err != nil {
+		t.Fatal(err)
+	}
 	if err := b.Send(serving(t, rest)); err != nil {
 		t.Fatal(err)
 	}
@@ -133,6 +143,9 @@ func (r *resident) end() {
 		r.Kill()
 		_, _ = r.Reap()
 		r.Box = nil
+		if r.ns != nil {
+			r.ns.Close()
+		}
 	}
 }
 
@@ -179,7 +192,7 @@ func (r *resident) exited(id uint32) syscall.WaitStatus {
 // exec starts a command whose output goes to a file, or nowhere.
 func (r *resident) exec(id uint32, out *os.File, argv ...string) {
 	r.t.Helper()
-	c := &jail.Command{ID: id, Argv: argv, Env: []string{"PATH=/usr/bin:/bin"}, Dir: r.workspace, Search: "/usr/bin:/bin", Stdin: -1}
+	c := &jail.Command{ID: id, Argv: argv, Env: []string{"PATH=/usr/bin:/bin"}, Dir: r.dir, Search: "/usr/bin:/bin", Stdin: -1}
 	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
 	if err != nil {
 		r.t.Fatal(err)
@@ -477,7 +490,7 @@ func TestBoxesDieWithTheirProcess(t *testing.T) {
 		r.exec(1, nil, "sh", "-c", "setsid sleep 300 & exec sleep 300")
 		r.started(1)
 		fmt.Printf("pid %d\n", r.Pid)
-		select {}
+		time.Sleep(time.Hour)
 	}
 	reader, writer, err := os.Pipe()
 	if err != nil {

@@ -22,6 +22,8 @@ const (
 	Failed                           // a step failed and the box is gone; Err, Op, Step, Text
 	Denied                           // the box refused a command a call; A: number (-1: others), B: first argument of the first, D: third, C: how often so far; Err; Text: name of the process
 	Traffic                          // A: packets without a route, B: datagrams to closed ports of the box's own loopback
+	busy                             // of the keeper: what is mounted there is in use, nothing was changed
+	lost                             // of the keeper: what was mounted there is gone, and nothing is in its place
 )
 
 // Report is one message from boxinit.

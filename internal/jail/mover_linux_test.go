@@ -12,10 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hutch/internal/jail"
-	"hutch/internal/jail/filter"
 	"hutch/internal/plan"
-	"hutch/internal/policy"
-	"hutch/internal/view"
 )
 
 // restarting is a caller whose wait for the mover is broken off by a signal
@@ -49,24 +46,13 @@ print("moved", hits > 8)
 func TestMoveSurvivesBrokenWaits(t *testing.T) {
 	runtime.LockOSThread() // the box dies with the thread that made it
 	defer runtime.UnlockOSThread()
-	base, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { // the kernel's own directories, of mode 0
-		filepath.WalkDir(filepath.Join(base, "work"), func(path string, d os.DirEntry, _ error) error {
-			if d != nil && d.IsDir() {
-				os.Chmod(path, 0o700)
-			}
-			return nil
-		})
-	})
-	workspace := filepath.Join(base, "ws")
-	for _, d := range []string{"ws", "upper", "work", "home"} {
-		if err := os.Mkdir(filepath.Join(base, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
+	base := temporary(t)
+	box := description(t, base)
+	// As an ordinary user makes it, whoever runs the test: with a mover.
+	uid, gid := os.Geteuid(), os.Getegid()
+	box.Privileged, box.Trusted = false, false
+	box.UIDMap, box.GIDMap = fmt.Sprintf("%d %d 1", uid, uid), fmt.Sprintf("%d %d 1", gid, gid)
+	workspace := box.Workspace
 	for d := range 8 {
 		dir := filepath.Join(workspace, fmt.Sprint("d", d))
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -76,27 +62,6 @@ func TestMoveSurvivesBrokenWaits(t *testing.T) {
 			if err := os.WriteFile(fmt.Sprintf("%s/f%d", dir, f), nil, 0o644); err != nil {
 				t.Fatal(err)
 			}
-		}
-	}
-	uid, gid := os.Geteuid(), os.Getegid()
-	box := &policy.Box{
-		User: view.User{UID: uint32(uid), GID: uint32(gid)}, UIDMap: fmt.Sprintf("%d %d 1", uid, uid), GIDMap: fmt.Sprintf("%d %d 1", gid, gid),
-		Workspace: workspace, Home: filepath.Join(base, "home"), Hostname: "hutch", Filter: filter.Default(),
-		Policy: policy.InForce{Subprocess: true, FSRead: true, FSWrite: true, Debug: true},
-		Commands: func(renames, debug, subprocess bool) (told, untold []byte) {
-			c := filter.Command{Renames: renames, NoDebug: !debug, NoSubprocess: !subprocess}
-			return c.Program(), filter.Command{NoDebug: !debug, NoSubprocess: !subprocess, Untold: true}.Program()
-		},
-		Mount: policy.Mount{Lower: workspace, Upper: filepath.Join(base, "upper"), Work: filepath.Join(base, "work")},
-	}
-	for _, path := range []string{"/usr", "/etc"} {
-		box.Show = append(box.Show, view.Show{Path: path, Mode: view.ReadOnly})
-	}
-	for _, name := range []string{"bin", "lib", "lib64", "sbin"} {
-		if target, err := os.Readlink("/" + name); err == nil {
-			box.Links = append(box.Links, view.Symlink{Path: "/" + name, Target: target})
-		} else if _, err := os.Stat("/" + name); err == nil {
-			box.Show = append(box.Show, view.Show{Path: "/" + name, Mode: view.ReadOnly})
 		}
 	}
 	view, err := box.View()

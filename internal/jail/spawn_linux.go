@@ -32,8 +32,7 @@ type Box struct {
 
 	helper int           // pid of the process that made PID 1; 0 when reaped
 	making time.Duration // processor time of that process
-	buf    [reportSize + 1]byte
-	oob    [64]byte
+	kept   []Report      // received, but not asked for yet
 }
 
 // firstPassed is the descriptor number in boxinit of the first cgroup.procs
@@ -83,17 +82,33 @@ var devNull = sync.OnceValues(func() (int, error) {
 // The calling goroutine must be locked to its thread for the life of the box:
 // the kernel kills the box when the thread that made it ends (PR_SET_PDEATHSIG).
 func Start(p *plan.Plan, procs []int) (*Box, error) {
-	helper, err := sealedBoxinit()
+	pid, control, err := spawn(procs)
 	if err != nil {
 		return nil, err
 	}
+	box := &Box{Control: control, Pidfd: -1, helper: pid}
+	if err := box.Send(p); err != nil {
+		box.Kill()
+		_, _ = box.Reap()
+		return nil, err
+	}
+	return box, nil
+}
+
+// spawn starts boxinit, which dies with the calling thread, and returns our end
+// of its control socket.
+func spawn(procs []int) (pid, control int, err error) {
+	helper, err := sealedBoxinit()
+	if err != nil {
+		return 0, -1, err
+	}
 	null, err := devNull()
 	if err != nil {
-		return nil, fmt.Errorf("/dev/null: %w", err)
+		return 0, -1, fmt.Errorf("/dev/null: %w", err)
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("control socket: %w", err)
+		return 0, -1, fmt.Errorf("control socket: %w", err)
 	}
 	files := []uintptr{uintptr(null), uintptr(null), uintptr(null), uintptr(pair[1])}
 	for _, fd := range procs {
@@ -102,7 +117,7 @@ func Start(p *plan.Plan, procs []int) (*Box, error) {
 	// No Cloneflags here: with CLONE_NEWUSER the standard library gives up
 	// vfork and copies our page tables, 17–21 ms with a heap of 512 MB. And no
 	// Credential: through vfork it would make this process non-dumpable.
-	pid, err := syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", helper), []string{"boxinit"}, &syscall.ProcAttr{
+	pid, err = syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", helper), []string{"boxinit"}, &syscall.ProcAttr{
 		Env:   []string{},
 		Files: files,
 		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
@@ -110,15 +125,9 @@ func Start(p *plan.Plan, procs []int) (*Box, error) {
 	unix.Close(pair[1])
 	if err != nil {
 		unix.Close(pair[0])
-		return nil, fmt.Errorf("start boxinit: %w", err)
+		return 0, -1, fmt.Errorf("start boxinit: %w", err)
 	}
-	box := &Box{Control: pair[0], Pidfd: -1, helper: pid}
-	if err := box.Send(p); err != nil {
-		box.Kill()
-		_, _ = box.Reap()
-		return nil, err
-	}
-	return box, nil
+	return pid, pair[0], nil
 }
 
 // Send gives the box more of its plan.
@@ -135,13 +144,15 @@ func (b *Box) Send(p *plan.Plan) error {
 	return nil
 }
 
-func (b *Box) send(message []byte, fds []int) error {
+func (b *Box) send(message []byte, fds []int) error { return send(b.Control, message, fds) }
+
+func send(socket int, message []byte, fds []int) error {
 	var oob []byte
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
 	}
 	for {
-		err := unix.Sendmsg(b.Control, message, oob, nil, unix.MSG_NOSIGNAL)
+		err := unix.Sendmsg(socket, message, oob, nil, unix.MSG_NOSIGNAL)
 		if !errors.Is(err, unix.EINTR) {
 			return err
 		}
@@ -232,10 +243,29 @@ const reportSize = 24 + 32 + 256
 // Receive returns the next report without waiting: ok is false when there is
 // none yet, and err is io.EOF-like (errGone) when the box is gone.
 func (b *Box) Receive() (r Report, ok bool, err error) {
-	buf, oob := b.buf[:], b.oob[:]
+	if len(b.kept) > 0 {
+		r, b.kept = b.kept[0], b.kept[1:]
+		return r, true, nil
+	}
+	return b.next(unix.MSG_DONTWAIT)
+}
+
+// next returns the next report from the socket.
+func (b *Box) next(flags int) (r Report, ok bool, err error) {
+	r, ok, err = receive(b.Control, flags)
+	if ok && r.Kind == Born {
+		b.Pid, b.Pidfd = int(r.A), r.FD
+	}
+	return r, ok, err
+}
+
+// receive reads one report; ok is false when there is none yet (MSG_DONTWAIT).
+func receive(socket, how int) (r Report, ok bool, err error) {
+	var buf [reportSize + 1]byte
+	var oob [64]byte
 	var n, oobn, flags int
 	for {
-		n, oobn, flags, _, err = unix.Recvmsg(b.Control, buf, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		n, oobn, flags, _, err = unix.Recvmsg(socket, buf[:], oob[:], how|unix.MSG_CMSG_CLOEXEC)
 		// ECONNRESET: boxinit ended without reading all we sent. The kernel
 		// says that once, ahead of what boxinit said last.
 		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ECONNRESET) {
@@ -270,7 +300,7 @@ func (b *Box) Receive() (r Report, ok bool, err error) {
 		return Report{}, false, fmt.Errorf("boxinit sent a report of %d bytes: %w", n, ErrGone)
 	}
 	le := binary.LittleEndian
-	r.Kind, r.Op, r.Step, r.Err = ReportKind(le.Uint32(buf)), plan.Code(le.Uint32(buf[4:])), int(le.Uint32(buf[8:])), syscall.Errno(le.Uint32(buf[12:]))
+	r.Kind, r.Op, r.Step, r.Err = ReportKind(le.Uint32(buf[:])), plan.Code(le.Uint32(buf[4:])), int(le.Uint32(buf[8:])), syscall.Errno(le.Uint32(buf[12:]))
 	r.Exec = le.Uint32(buf[16:])
 	r.A, r.B, r.C, r.D = le.Uint64(buf[24:]), le.Uint64(buf[32:]), le.Uint64(buf[40:]), le.Uint64(buf[48:])
 	text := buf[56:reportSize]
@@ -278,9 +308,6 @@ func (b *Box) Receive() (r Report, ok bool, err error) {
 		text = text[:end]
 	}
 	r.Text = string(text)
-	if r.Kind == Born {
-		b.Pid, b.Pidfd = int(r.A), r.FD
-	}
 	return r, true, nil
 }
 

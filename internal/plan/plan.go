@@ -123,10 +123,13 @@ func (p *Plan) AddRaw(code Code, a, b, c uint64, raw []byte) {
 
 // The kinds of message that a supervisor sends.
 const (
-	MessagePlan   = 1
-	MessageStart  = 2
-	MessageSignal = 3
-	MessageEnd    = 4
+	MessagePlan    = 1
+	MessageStart   = 2
+	MessageSignal  = 3
+	MessageEnd     = 4
+	MessageKeep    = 5 // be a keeper; then:
+	MessageRemount = 6
+	MessageSocket  = 7
 )
 
 // MessageMax is the largest message boxinit receives, in bytes.

@@ -1,4 +1,4 @@
-// boxinit: PID 1 of a box.
+// boxinit: PID 1 of a box; in another role, the keeper (keeper.c).
 //
 // It is started from a sealed memfd with a seqpacket socket as descriptor 3,
 // and executes the plan that arrives there, operation by operation, in the
@@ -11,7 +11,7 @@
 // threads are those of mover.c. Any failure is reported
 // with the step, its argument and errno, and ends the box.
 
-#include "kernel.h"
+#include "boxinit.h"
 #include "mover.h"
 #include "refusal.h"
 #include "report.h"
@@ -23,11 +23,7 @@
 #include <linux/seccomp.h>
 #include <linux/securebits.h>
 
-// ---- the protocol, version 1 (internal/plan/plan.go, internal/jail/wire_linux.go) ----
-
-enum { CONTROL_FD = 3, MESSAGE_MAX = 64 << 10 };
-
-enum message { MSG_PLAN = 1, MSG_START, MSG_SIGNAL, MSG_END };
+// ---- the plan's part of the protocol (internal/plan/plan.go) ----
 
 enum op_code {
 	OP_CGROUP = 1, OP_UNSHARE, OP_MAP, OP_FORK, OP_USERNS, OP_ROOT, OP_DIR, OP_FILE, OP_SYMLINK, OP_BIND, OP_TMPFS,
@@ -43,11 +39,6 @@ enum op_code {
 enum { BIND_OPTIONAL = 1, FORK_MAPS = 1, ASSERT_NO_USERNS = 1, ASSERT_READONLY_ROOT = 2, ASSERT_NO_CAPS = 4, SERVE_ONESHOT = 1,
 	TAG_TERMINAL = 4,
 	OVERLAY_HIDDEN = 1, LAYER_RAM = 1, LAYER_OPAQUE = 2, LAYER_TRUSTED = 4 };
-
-struct message_head {
-	u32 kind, size;
-	u64 a;
-};
 
 struct op {
 	u32 code, size; // size: of the whole record, a multiple of 8
@@ -91,6 +82,7 @@ void *memset(void *to, int c, size_t n)
 // ---- reports ----
 
 static u32 step, step_op;
+int report_fd = CONTROL_FD;
 
 long send_report(u32 kind, u32 exec, int err, const char *text, u64 a, u64 b, u64 c, u64 d, int fd, int how)
 {
@@ -106,12 +98,12 @@ long send_report(u32 kind, u32 exec, int err, const char *text, u64 a, u64 b, u6
 	}
 	long ret;
 	do
-		ret = sys(sendmsg, CONTROL_FD, &m, 0x4000 /* MSG_NOSIGNAL */ | (how == REPORT_MAY_FAIL ? 0x40 /* MSG_DONTWAIT */ : 0));
+		ret = sys(sendmsg, report_fd, &m, 0x4000 /* MSG_NOSIGNAL */ | (how == REPORT_MAY_FAIL ? 0x40 /* MSG_DONTWAIT */ : 0));
 	while (ret == -EINTR);
 	return ret;
 }
 
-static void report(u32 kind, int err, const char *text, u64 a, u64 b, u64 c, u64 d, int fd)
+void report(u32 kind, int err, const char *text, u64 a, u64 b, u64 c, u64 d, int fd)
 {
 	send_report(kind, 0, err, text, a, b, c, d, fd, REPORT_WAITS);
 }
@@ -121,21 +113,19 @@ static void report_command(u32 kind, u32 exec, int err, const char *text, u64 a,
 	send_report(kind, exec, err, text, a, b, c, d, fd, REPORT_WAITS);
 }
 
-static void leave(int status) __attribute__((noreturn));
-static void leave(int status)
+void leave(int status)
 {
 	for (;;)
 		sys(exit_group, status);
 }
 
-static void fail(long err, const char *text) __attribute__((noreturn));
-static void fail(long err, const char *text)
+void fail(long err, const char *text)
 {
 	report(REP_ERROR, err < 0 ? (int)-err : (int)err, text, 0, 0, 0, 0, -1);
 	leave(1);
 }
 
-static long must(long ret, const char *text)
+long must(long ret, const char *text)
 {
 	if (ret < 0)
 		fail(ret, text);
@@ -318,11 +308,7 @@ static void attach_or_hide(int mount_fd, const char *path)
 	hidden_fd = mount_fd;
 }
 
-struct option {
-	const char *key, *value; // value 0: a flag
-};
-
-static long new_mount(const char *type, const struct option *options, u64 attr)
+long new_mount(const char *type, const struct option *options, u64 attr)
 {
 	long fs = sys(fsopen, type, FSOPEN_CLOEXEC);
 	if (fs < 0)
@@ -338,18 +324,16 @@ static long new_mount(const char *type, const struct option *options, u64 attr)
 	return ret;
 }
 
-// Splits "key=value,flag,..." into options. The words are kept in a static
-// buffer: the result holds until the next call.
-static const struct option *split_options(const char *text)
+const struct option *split_options(const char *text)
 {
 	static char words[512];
-	static struct option list[16];
+	static struct option list[OPTIONS_MAX];
 	size_t size = length(text) + 1;
 	if (size > sizeof words)
 		fail(E2BIG, text);
 	memcpy(words, text, size);
 	int n = 0;
-	for (char *w = words; *w && n < 15;) {
+	for (char *w = words; *w && n < OPTIONS_MAX - 1;) {
 		char *end = w, *value = 0;
 		for (; *end && *end != ','; end++)
 			if (*end == '=' && !value) {
@@ -426,9 +410,9 @@ static void do_overlay(const char *lower, const char *upper, const char *work, c
 			fds[i] = (int)must(sys(openat, i > 0 && flags & OVERLAY_HIDDEN ? hidden_fd : AT_FDCWD_, dirs[i], O_PATH_ | O_DIRECTORY_ | O_CLOEXEC_, 0), dirs[i]);
 		fd_path(paths[i], fds[i]);
 	}
-	struct option list[16] = {{"lowerdir", lower_path}, {"upperdir", upper_path}, {"workdir", work_path}};
+	struct option list[OPTIONS_MAX] = {{"lowerdir", lower_path}, {"upperdir", upper_path}, {"workdir", work_path}};
 	int n = 3;
-	for (const struct option *extra = split_options(options); extra->key && n < 15; extra++)
+	for (const struct option *extra = split_options(options); extra->key && n < OPTIONS_MAX - 1; extra++)
 		list[n++] = *extra;
 	int fd = (int)must(new_mount("overlay", list, attr), *to ? to : "home");
 	for (int i = 0; i < 3; i++)
@@ -915,7 +899,7 @@ static void run_command(void *unused)
 	sys(exit, 127);
 }
 
-static char *next_string(char **at, char *end)
+char *next_string(char **at, char *end)
 {
 	char *s = *at;
 	while (*at < end && **at)
@@ -1131,17 +1115,11 @@ static void reap(void)
 	}
 }
 
-static union {
-	struct message_head head;
-	char bytes[MESSAGE_MAX];
-} message __attribute__((aligned(8)));
+union received message __attribute__((aligned(8)));
 
-static int received_fds[4];
+int received_fds[4];
 
-// Receives one message into the static buffer; ends the box at end of file:
-// the supervisor is gone. Returns the number of descriptors that came along, and
-// sets *lost when there were more than we may have.
-static int receive(int *lost)
+int receive(int *lost)
 {
 	struct iovec iov = {&message, sizeof message};
 	struct kernel_cmsghdr cm;
@@ -1451,6 +1429,8 @@ __attribute__((used)) void boxinit_main(void)
 	caller_umask = sys(umask, 0); // modes in the plan are exact
 	for (;;) {
 		int lost, count = receive(&lost);
+		if (message.head.kind == MSG_KEEP && !step)
+			keep();
 		if (message.head.kind != MSG_PLAN || count != 0 || lost)
 			fail(EPROTO, "a plan was due");
 		for (u32 at = sizeof message.head; at < message.head.size;) {

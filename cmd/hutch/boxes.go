@@ -1,12 +1,9 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,64 +20,6 @@ func withStore(do func(*box.Store) error) error {
 	}
 	defer store.Close()
 	return do(store)
-}
-
-func oneBox(_ *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return errors.New("give the id of one box; see `hutch box list`")
-	}
-	return nil
-}
-
-func discardCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "discard BOX",
-		Short: "Drop a kept box; the workspace is not touched",
-		Args:  oneBox,
-		RunE: func(_ *cobra.Command, args []string) error {
-			return withStore(func(s *box.Store) error { return s.Discard(args[0]) })
-		},
-	}
-}
-
-func boxCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "box",
-		Short: "Work with boxes",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	var asJSON bool
-	list := &cobra.Command{
-		Use:   "list",
-		Short: "List the kept boxes",
-		Args:  cobra.NoArgs,
-		RunE: func(_ *cobra.Command, _ []string) error {
-			return withStore(func(s *box.Store) error { return listBoxes(s, asJSON) })
-		},
-	}
-	list.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
-	cmd.AddCommand(list)
-	return cmd
-}
-
-func listBoxes(s *box.Store, asJSON bool) error {
-	records, err := s.Boxes()
-	if err != nil {
-		return err
-	}
-	if asJSON {
-		if records == nil {
-			records = []box.Record{}
-		}
-		return printJSON(records)
-	}
-	table := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "BOX\tSTATE\tWHY\tAGE\tSTATUS\tCHANGES\tWORKSPACE\tCOMMAND")
-	for _, r := range records {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%q\t%s\n", r.ID, r.State, r.Reason, time.Since(r.Created).Round(time.Second), r.Status, r.Files, r.Workspace, inTable(r.Argv))
-	}
-	return table.Flush()
 }
 
 // inTable is the beginning of a command line, quoted; --json has it whole.

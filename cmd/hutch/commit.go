@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,7 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"hutch/internal/api"
 	"hutch/internal/box"
+	"hutch/internal/client"
 	"hutch/internal/guard"
 	"hutch/internal/outcome"
 	"hutch/internal/promote"
@@ -63,19 +66,22 @@ func (f *promotionFlags) promotion() (box.Promotion, error) {
 
 func commitCommand() *cobra.Command {
 	f := newPromotionFlags()
-	var asJSON, patch bool
+	var asJSON, patch, keep bool
 	cmd := &cobra.Command{
 		Use:   "commit BOX",
-		Short: "Promote what a kept box changed, whole or not at all",
-		Long: `Promote what a kept box changed. The selected set arrives whole or not at all;
-what is not selected, or is held by the handoff guard, stays in the box.`,
+		Short: "Promote what a box changed, whole or not at all",
+		Long: `Promote what a box changed. The selected set arrives whole or not at all; what is
+not selected, or is held by the handoff guard, stays in the box. With --keep the
+box lives on, and what it changes from now on can be promoted in its turn.`,
 		Example: `  hutch commit 3f9c
   hutch commit 3f9c --only 'src/**' --except '*.lock'
   hutch commit 3f9c -p
   hutch commit 3f9c --allow-path .vscode/tasks.json
   hutch commit 3f9c --on-conflict merge`,
-		Args: oneBox,
 		RunE: func(_ *cobra.Command, args []string) error {
+			if err := oneBoxWord.check(args); err != nil {
+				return err
+			}
 			promotion, err := f.promotion()
 			if err != nil {
 				return err
@@ -87,34 +93,85 @@ what is not selected, or is held by the handoff guard, stays in the box.`,
 				}
 				promotion.Pick = newPicker(out).pick
 			}
-			return withStore(func(s *box.Store) error {
-				done, err := s.Commit(args[0], promotion)
-				if asJSON {
-					return commitJSON(done, err)
-				}
-				if done != nil {
-					sayPromoted(args[0], done, err)
-				}
-				var held *box.HeldError
-				var conflict *promote.ConflictError
-				if errors.As(err, &held) || err == nil && len(done.Held) > 0 {
-					return exit(outcome.ExitHutch)
-				}
-				if errors.As(err, &conflict) {
-					for _, line := range explainConflicts(args[0], conflict.Conflicts, f.onConflict.value) {
-						fmt.Fprintln(os.Stderr, "hutch: "+line)
-					}
-					return exit(outcome.ExitHutch)
-				}
-				return err
-			})
+			d, err := deliver(context.Background(), args[0], promotion, keep)
+			if asJSON {
+				return commitJSON(d, err)
+			}
+			return tellDelivery(args[0], d, err, f.onConflict.value)
 		},
 	}
 	cmd.Flags().SortFlags = false
 	f.add(cmd.Flags())
 	cmd.Flags().BoolVarP(&patch, "patch", "p", false, "choose by file and hunk, as git add -p does")
+	cmd.Flags().BoolVar(&keep, "keep", false, "the box lives on")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was promoted, held or in conflict, as JSON")
 	return cmd
+}
+
+// deliver commits a box where it lives. To pick takes the caller's terminal, so
+// a box is let go of for that, and what runs in it ends.
+func deliver(ctx context.Context, id string, p box.Promotion, keep bool) (*box.Delivery, error) {
+	c, err := holder(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if c != nil && p.Pick == nil {
+		q := commitRequest(p)
+		q.Keep = keep
+		return deliverThere(ctx, c, id, q)
+	}
+	if c != nil {
+		if err := c.Release(ctx, id); err != nil {
+			return nil, err
+		}
+	}
+	var done *box.Promoted
+	err = withStore(func(s *box.Store) (err error) {
+		done, err = s.Commit(id, p)
+		return err
+	})
+	return box.Delivered(done, err), err
+}
+
+// deliverThere has the daemon commit a box.
+func deliverThere(ctx context.Context, c *client.Client, id string, q api.Commit) (*box.Delivery, error) {
+	d := box.Delivered(nil, nil)
+	err := c.Commit(ctx, id, q, d)
+	var not *client.Undelivered
+	if errors.As(err, &not) {
+		d = box.Delivered(nil, nil)
+		return d, errors.Join(err, decode(not.Report, d))
+	}
+	if err != nil {
+		return box.Delivered(nil, err), err
+	}
+	return d, nil
+}
+
+// commitRequest is a promotion as the daemon is asked for it.
+func commitRequest(p box.Promotion) api.Commit {
+	return api.Commit{
+		Git: p.Git, KeepTimes: p.KeepTimes, Only: p.Only, Except: p.Except, Allow: p.Allow, Protect: p.Protect, Hold: p.Hold,
+		OnConflict: string(p.OnConflict), Markers: p.Markers,
+	}
+}
+
+// tellDelivery explains what came of a commit.
+func tellDelivery(id string, d *box.Delivery, err error, mode string) error {
+	if d == nil {
+		return err
+	}
+	sayPromoted(id, d.Promoted, err)
+	switch d.Status {
+	case outcome.Held:
+		return failed
+	case outcome.Conflict:
+		for _, line := range explainConflicts(id, d.Conflicts, mode) {
+			fmt.Fprintln(os.Stderr, "hutch: "+line)
+		}
+		return failed
+	}
+	return err
 }
 
 // sayPromoted explains on standard error what a promotion did beside
@@ -229,12 +286,14 @@ func shellQuote(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-func commitJSON(done *box.Promoted, err error) error {
-	report := box.Delivered(done, err)
-	if err == nil && report.Status == outcome.Held {
-		err = exit(outcome.ExitHutch)
+func commitJSON(d *box.Delivery, err error) error {
+	if d == nil {
+		d = box.Delivered(nil, err)
 	}
-	return errors.Join(err, printJSON(report))
+	if err == nil && d.Status == outcome.Held {
+		err = failed
+	}
+	return errors.Join(err, printJSON(d))
 }
 
 // staying says how many changes a promotion left behind.

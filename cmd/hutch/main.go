@@ -46,7 +46,7 @@ func main() {
 		Version: version,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(runCommand(), diffCommand(), commitCommand(), discardCommand(), boxCommand(), undoCommand(), logCommand(), gcCommand(), recoverCommand(), receiptsCommand(), policyCommand(), trustCommand())
+	root.AddCommand(runCommand(), diffCommand(), commitCommand(), discardCommand(), boxCommand(), raceCommand(), daemonCommand(), undoCommand(), logCommand(), gcCommand(), recoverCommand(), receiptsCommand(), policyCommand(), trustCommand())
 	os.Exit(execute(root, args))
 }
 
@@ -55,8 +55,12 @@ func execute(cmd *cobra.Command, args []string) int {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		err = fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())
-		if cmd.Name() == "run" && asksForJSON(args) {
+		switch {
+		case !asksForJSON(args):
+		case cmd.Name() == "run":
 			printJSON(notRun(err))
+		case cmd.Flags().Lookup("json") != nil:
+			tellJSON(invalid("%v", err))
 		}
 		return err
 	})

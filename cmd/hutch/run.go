@@ -154,11 +154,9 @@ func forward(from <-chan os.Signal, to chan<- syscall.Signal, restore func()) {
 	}
 }
 
-// explain says on standard error what the command's own output does not.
-func (f *runFlags) explain(out *hutch.Outcome) {
-	say := func(format string, args ...any) {
-		fmt.Fprintln(os.Stderr, "hutch: "+oneLine(fmt.Sprintf(format, args...)))
-	}
+// sayEnd says on standard error what ended a command, where that was not the
+// command itself.
+func sayEnd(out *hutch.Outcome) bool {
 	switch {
 	case out.Status == outcome.Timeout:
 		say("timeout: the deadline passed; the command and all it started were ended")
@@ -172,6 +170,33 @@ func (f *runFlags) explain(out *hutch.Outcome) {
 		say("limit of processor time exceeded; the command and all it started were ended")
 	case out.Status == outcome.Denied && out.Signal == "SIGSYS":
 		say("denied: the command used the 32-bit interface of the kernel, which boxes do not have")
+	default:
+		return false
+	}
+	return true
+}
+
+// explainEnd says on standard error what the output of a command of a box that
+// lasts does not.
+func explainEnd(out *hutch.Outcome, asJSON bool) {
+	if !sayEnd(out) && out.Error != "" {
+		say("%s", out.Error)
+	}
+	if asJSON {
+		return
+	}
+	for _, line := range explainViolations(out.Violations) {
+		say("%s", line)
+	}
+	for _, note := range out.Notes {
+		say("%s", note)
+	}
+}
+
+// explain says on standard error what the command's own output does not.
+func (f *runFlags) explain(out *hutch.Outcome) {
+	switch {
+	case sayEnd(out):
 	case out.Status == outcome.Held: // said below, a line each
 	case out.Status == outcome.Conflict && !f.json:
 		for _, line := range explainConflicts(out.ID, out.Conflicts, f.onConflict.value) {

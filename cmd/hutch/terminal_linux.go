@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"hutch/internal/api"
 )
 
 // enterRaw hands every key to the command, whose own terminal gives them their
@@ -87,4 +89,13 @@ func columns(f *os.File) int {
 		return 80
 	}
 	return int(size.Col)
+}
+
+// terminalSize is that of a terminal; 24 by 80 where it does not say.
+func terminalSize(f *os.File) *api.Size {
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil || size.Row == 0 || size.Col == 0 {
+		return &api.Size{Rows: 24, Cols: 80}
+	}
+	return &api.Size{Rows: size.Row, Cols: size.Col}
 }

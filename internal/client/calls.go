@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	pathpkg "path"
 	"strconv"
 
 	"hutch/internal/api"
@@ -95,6 +96,26 @@ func (c *Client) Kill(ctx context.Context, box string, k api.Kill) error {
 // ReadFile reads a file of a box.
 func (c *Client) ReadFile(ctx context.Context, box, path string) (io.ReadCloser, error) {
 	return c.open(ctx, request{method: "GET", path: boxPath(box, "files"), query: url.Values{"path": {path}}, accept: "*/*"})
+}
+
+// StatFile tells what is known of a regular file of a box, or of what a link
+// there leads to.
+func (c *Client) StatFile(ctx context.Context, box, path string) (*api.File, error) {
+	a, err := c.do(ctx, request{method: "HEAD", path: boxPath(box, "files"), query: url.Values{"path": {path}}, accept: "*/*"})
+	if err != nil {
+		return nil, err
+	}
+	defer a.Close()
+	f := &api.File{Name: pathpkg.Base(path), Path: path, Type: "file"}
+	mode, err := strconv.ParseUint(a.fields["hutch-file-mode"], 8, 32)
+	if err != nil {
+		return nil, broken("the mode of a file is %q", clip(a.fields["hutch-file-mode"]))
+	}
+	f.Mode = uint32(mode)
+	if f.Size, err = strconv.ParseInt(a.fields["content-length"], 10, 64); err != nil {
+		return nil, broken("the size of a file is %q", clip(a.fields["content-length"]))
+	}
+	return f, nil
 }
 
 // WriteFile writes a file of a box; mode 0 leaves the mode to the daemon.

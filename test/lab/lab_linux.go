@@ -93,7 +93,7 @@ func Hutch(t testing.TB) string {
 		if builtDir, buildErr = os.MkdirTemp("", "hutch-bin-"); buildErr != nil {
 			return
 		}
-		cmd := exec.Command("go", "build", "-o", filepath.Join(builtDir, "hutch"), "hutch/cmd/hutch")
+		cmd := exec.Command("go", "build", "-o", builtDir, "hutch/cmd/hutch", "hutch/cmd/hutchd")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			buildErr = fmt.Errorf("%w: %s", err, out)
@@ -244,7 +244,7 @@ func (w *World) StateLeftovers() []string {
 		return nil
 	}
 	for _, e := range entries {
-		if !e.IsDir() || e.Name() == "trust" { // what the user trusts stays
+		if !e.IsDir() || e.Name() == "trust" || e.Name() == "ended" { // what the user trusts stays, and that boxes were
 			continue
 		}
 		inside, err := os.ReadDir(filepath.Join(w.StateDir(), e.Name()))

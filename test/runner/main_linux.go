@@ -189,8 +189,10 @@ func packages(base string) ([]pkg, error) {
 	if err := stage(filepath.Join(base, "src")); err != nil {
 		return nil, err
 	}
-	if err := copyFile("bin/hutch", filepath.Join(base, "bin", "hutch"), 0o755); err != nil {
-		return nil, fmt.Errorf("%w (run make build first)", err)
+	for _, name := range []string{"hutch", "hutchd"} {
+		if err := copyFile("bin/"+name, filepath.Join(base, "bin", name), 0o755); err != nil {
+			return nil, fmt.Errorf("%w (run make build first)", err)
+		}
 	}
 	if match, err := regexp.MatchString(*only, faultFor); err != nil || match {
 		if err != nil {

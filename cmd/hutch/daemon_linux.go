@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,5 +34,13 @@ func lockStart(state string) (unlock func(), err error) {
 	return func() { file.Close() }, nil
 }
 
-// runs reports whether a process is there that has not ended.
-func runs(pid int) bool { return pid > 0 && unix.Kill(pid, 0) != unix.ESRCH }
+// runs reports whether a process is there that has not ended. One that waits to be
+// reaped has.
+func runs(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	end := bytes.LastIndexByte(stat, ')') // the name before may hold anything
+	return end < 0 || !bytes.HasPrefix(stat[end+1:], []byte(" Z")) && !bytes.HasPrefix(stat[end+1:], []byte(" X"))
+}

@@ -16,7 +16,7 @@ import (
 // onTerminal runs hutch on a terminal of its own and returns all it shows.
 func onTerminal(t *testing.T, w *lab.World, input string, env []string, args ...string) string {
 	t.Helper()
-	master, slave := terminal(t, 40, 100)
+	master, slave := lab.Terminal(t, 40, 100)
 	defer master.Close()
 	cmd := exec.Command(lab.Hutch(t), args...)
 	cmd.Dir, cmd.Env = w.Dir, append(w.Environ("TERM=xterm"), env...)

@@ -4,15 +4,11 @@ import (
 	"bytes"
 	_ "embed"
 	"encoding/base64"
-	"errors"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,189 +17,14 @@ import (
 	"hutch/test/lab"
 )
 
-// session is a person's terminal, and what runs on it as its session.
-type session struct {
-	t             *testing.T
-	w             *lab.World
-	master, slave *os.File
-	number        int // of /dev/pts
-	mu            sync.Mutex
-	shown         bytes.Buffer
-	seen          int           // bytes of it that next has gone past
-	read          chan struct{} // closed at the end
-}
-
-func newSession(t *testing.T, w *lab.World) *session {
-	t.Helper()
-	s := &session{t: t, w: w, read: make(chan struct{})}
-	s.master, s.slave = terminal(t, 33, 77)
-	number, err := unix.IoctlGetInt(int(s.master.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.number = number
-	master := int(s.master.Fd()) // blocking
-	go func() {
-		defer close(s.read)
-		buf := make([]byte, 4096)
-		for {
-			n, err := unix.Read(master, buf)
-			if errors.Is(err, unix.EINTR) {
-				continue
-			}
-			if n <= 0 {
-				return
-			}
-			s.mu.Lock()
-			s.shown.Write(buf[:n])
-			s.mu.Unlock()
-		}
-	}()
-	t.Cleanup(func() {
-		s.slave.Close()
-		<-s.read
-		s.master.Close()
-	})
-	return s
-}
-
-// start starts a program on the terminal and returns what waits for its end. A
-// shell leads the session: with its leader the kernel takes the terminal away.
-func (s *session) start(name string, args ...string) (wait func() int) {
-	s.t.Helper()
-	fromShell, ended, err := os.Pipe()
-	stay, toShell, err2 := os.Pipe()
-	if err := errors.Join(err, err2); err != nil {
-		s.t.Fatal(err)
-	}
-	cmd := exec.Command("sh", append([]string{"-c", `trap '' INT QUIT; "$@" 3>&- 4<&-; echo $? >&3; exec 3>&-; read -r _ <&4`, "sh", name}, args...)...)
-	cmd.Dir, cmd.Env = s.w.Dir, s.w.Environ()
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.slave, s.slave, s.slave
-	cmd.ExtraFiles = []*os.File{ended, stay}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	ended.Close()
-	stay.Close()
-	expected := lab.Expect(cmd.Process.Pid)
-	kill := time.AfterFunc(lab.HardLimit, func() { unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
-	s.t.Cleanup(func() {
-		toShell.Close()
-		cmd.Wait()
-		kill.Stop()
-		expected()
-	})
-	return func() int {
-		s.t.Helper()
-		text, err := io.ReadAll(fromShell)
-		fromShell.Close()
-		code, err2 := strconv.Atoi(strings.TrimSpace(string(text)))
-		if err := errors.Join(err, err2); err != nil {
-			s.t.Fatalf("the program on the terminal did not end by itself: %v", err)
-		}
-		return code
-	}
-}
-
-func (s *session) run(name string, args ...string) int {
-	s.t.Helper()
-	return s.start(name, args...)()
-}
-
-// said waits until the terminal has shown a text, and returns all it showed.
-func (s *session) said(text string) string {
-	s.t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for {
-		s.mu.Lock()
-		shown := s.shown.String()
-		s.mu.Unlock()
-		if strings.Contains(shown, text) {
-			return shown
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("the terminal never showed %q, but %q", text, shown)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
-// next waits until the terminal has shown a text after what it waited for last.
-func (s *session) next(text string) {
-	s.t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for {
-		s.mu.Lock()
-		news := s.shown.String()[s.seen:]
-		at := strings.Index(news, text)
-		if at >= 0 {
-			s.seen += at + len(text)
-		}
-		s.mu.Unlock()
-		if at >= 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("the terminal never showed %q, but %q", text, news)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
-// types types at the terminal.
-func (s *session) types(text string) {
-	s.t.Helper()
-	if _, err := s.master.WriteString(text); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-// state is all of a terminal that its owner could miss.
-type state struct {
-	termios    unix.Termios
-	size       unix.Winsize
-	mode       uint32
-	uid, gid   uint32
-	discipline int
-	exclusive  int
-	typed      string // what waits to be read from it
-}
-
-func (s *session) state() state {
-	s.t.Helper()
-	fd := int(s.slave.Fd())
-	var st unix.Stat_t
-	termios, err := unix.IoctlGetTermios(fd, unix.TCGETS)
-	size, err2 := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
-	discipline, err3 := unix.IoctlGetInt(fd, unix.TIOCGETD)
-	exclusive, err4 := unix.IoctlGetInt(fd, unix.TIOCGEXCL)
-	if err := errors.Join(err, err2, err3, err4, unix.Fstat(fd, &st)); err != nil {
-		s.t.Fatal(err)
-	}
-	// Without lines, since half a line waits too.
-	raw := *termios
-	raw.Lflag &^= unix.ICANON
-	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 0, 0
-	buf := make([]byte, 4096)
-	if err := unix.IoctlSetTermios(fd, unix.TCSETS, &raw); err != nil {
-		s.t.Fatal(err)
-	}
-	n, err := unix.Read(fd, buf)
-	if err := errors.Join(err, unix.IoctlSetTermios(fd, unix.TCSETS, termios)); err != nil {
-		s.t.Fatal(err)
-	}
-	return state{*termios, *size, st.Mode, st.Uid, st.Gid, discipline, exclusive, string(buf[:max(n, 0)])}
-}
-
 //go:embed testdata/terminal.py
 var attackTerminal []byte
 
 // attacker writes a program that tries whatever a terminal can be misused for,
 // and returns the command to run it.
-func attacker(w *lab.World, s *session) []string {
+func attacker(w *lab.World, s *lab.Session) []string {
 	w.Write("attack.py", string(attackTerminal))
-	return []string{"python3", "attack.py", "/dev/pts/" + strconv.Itoa(s.number)}
+	return []string{"python3", "attack.py", "/dev/pts/" + strconv.Itoa(s.Number)}
 }
 
 // A box does nothing to the terminal that hutch was started on, whether it has
@@ -212,14 +33,14 @@ func TestTerminalOfTheCallerIsOutOfReach(t *testing.T) {
 	for name, flags := range map[string][]string{"with its own": {"--tty"}, "without": nil} {
 		t.Run(name, func(t *testing.T) {
 			w := lab.New(t)
-			s := newSession(t, w)
-			before := s.state()
-			code := s.run(lab.Hutch(t), append(append(append([]string{"run"}, flags...), "--"), attacker(w, s)...)...)
-			shown := s.said("attacked")
+			s := lab.NewSession(t, w)
+			before := s.State()
+			code := s.Run(lab.Hutch(t), append(append(append([]string{"run"}, flags...), "--"), attacker(w, s)...)...)
+			shown := s.Said("attacked")
 			if code != 0 {
 				t.Errorf("hutch exited %d: %s", code, shown)
 			}
-			if after := s.state(); after != before {
+			if after := s.State(); after != before {
 				t.Errorf("the terminal is not as it was:\nbefore %+v\nafter  %+v\n%s", before, after, shown)
 			}
 			terminals := 0
@@ -247,34 +68,34 @@ func TestTerminalOfTheCallerIsOutOfReach(t *testing.T) {
 // The same program without a box: what the test above looks at does change.
 func TestTerminalAttackWorksWithoutABox(t *testing.T) {
 	w := lab.New(t)
-	s := newSession(t, w)
-	before := s.state()
+	s := lab.NewSession(t, w)
+	before := s.State()
 	args := append(attacker(w, s), "gently")
-	s.run(args[0], args[1:]...)
-	s.said("attacked")
-	after := s.state()
-	if after.termios == before.termios || after.size == before.size || after.mode == before.mode || after.exclusive == before.exclusive {
+	s.Run(args[0], args[1:]...)
+	s.Said("attacked")
+	after := s.State()
+	if after.Termios == before.Termios || after.Size == before.Size || after.Mode == before.Mode || after.Exclusive == before.Exclusive {
 		t.Errorf("something held:\nbefore %+v\nafter  %+v", before, after)
 	}
 	legacy, _ := os.ReadFile("/proc/sys/dev/tty/legacy_tiocsti")
-	if may := root() || strings.TrimSpace(string(legacy)) == "1"; may && !strings.Contains(after.typed, "typed") {
-		t.Errorf("nothing was typed: %q", after.typed)
+	if may := root() || strings.TrimSpace(string(legacy)) == "1"; may && !strings.Contains(after.Typed, "typed") {
+		t.Errorf("nothing was typed: %q", after.Typed)
 	}
-	unix.IoctlSetInt(int(s.slave.Fd()), unix.TIOCNXCL, 0)
+	unix.IoctlSetInt(int(s.Slave.Fd()), unix.TIOCNXCL, 0)
 }
 
 // What is waiting to be read at a terminal is not the box's, whose input is at
 // its end.
 func TestTerminalIsNoInput(t *testing.T) {
 	w := lab.New(t)
-	s := newSession(t, w)
-	if _, err := s.master.WriteString("secret\n"); err != nil {
+	s := lab.NewSession(t, w)
+	if _, err := s.Master.WriteString("secret\n"); err != nil {
 		t.Fatal(err)
 	}
-	s.run(lab.Hutch(t), "run", "--", "sh", "-c", "cat; cat /proc/self/fd/0; cat < /dev/tty; cat < /dev/pts/0; echo end")
-	s.said("end")
-	if after := s.state(); after.typed != "secret\n" {
-		t.Errorf("left of what was typed: %q", after.typed)
+	s.Run(lab.Hutch(t), "run", "--", "sh", "-c", "cat; cat /proc/self/fd/0; cat < /dev/tty; cat < /dev/pts/0; echo end")
+	s.Said("end")
+	if after := s.State(); after.Typed != "secret\n" {
+		t.Errorf("left of what was typed: %q", after.Typed)
 	}
 }
 
@@ -294,13 +115,13 @@ func TestTerminalIsToldOnlyWhatIsSafe(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := lab.New(t)
-			s := newSession(t, w)
-			before := s.state()
-			s.run(lab.Hutch(t), append(append([]string{"run"}, c.flags...), "--", "sh", "-c", c.script)...)
-			if shown := s.said(c.want); shown != c.want {
+			s := lab.NewSession(t, w)
+			before := s.State()
+			s.Run(lab.Hutch(t), append(append([]string{"run"}, c.flags...), "--", "sh", "-c", c.script)...)
+			if shown := s.Said(c.want); shown != c.want {
 				t.Errorf("the terminal was told %q, want %q", shown, c.want)
 			}
-			if after := s.state(); after != before {
+			if after := s.State(); after != before {
 				t.Errorf("the terminal is not as it was:\nbefore %+v\nafter  %+v", before, after)
 			}
 		})
@@ -363,14 +184,12 @@ func TestMessagesHoldNoControls(t *testing.T) {
 	}
 	for _, id := range boxes(w) {
 		for _, args := range [][]string{{"diff", id, "--stat"}, {"diff", id, "--name-status"}, {"commit", id}, {"commit", id, "--hold"}} {
-			s := newSession(t, w)
-			s.run(lab.Hutch(t), args...)
+			s := lab.NewSession(t, w)
+			s.Run(lab.Hutch(t), args...)
 			time.Sleep(20 * time.Millisecond)
-			s.mu.Lock()
-			if shown := s.shown.String(); strings.ContainsAny(shown, "\a\u009b\u202e") || strings.Contains(shown, "\x1b]") {
+			if shown := s.Said(""); strings.ContainsAny(shown, "\a\u009b\u202e") || strings.Contains(shown, "\x1b]") {
 				t.Errorf("hutch %q: %q", args, shown)
 			}
-			s.mu.Unlock()
 		}
 	}
 	w.KeepsBoxes()

@@ -15,59 +15,39 @@ import (
 	"hutch/test/lab"
 )
 
-// terminal makes a pseudo-terminal of our own for hutch to be started on.
-func terminal(t *testing.T, rows, columns uint16) (master, slave *os.File) {
-	t.Helper()
-	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
-	if errno != 0 {
-		t.Fatal(errno)
-	}
-	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}); err != nil {
-		t.Fatal(err)
-	}
-	return os.NewFile(uintptr(fd), "master"), os.NewFile(peer, "slave")
-}
-
 // A person at an interactive shell in a box: every key has the meaning that the
 // box's own terminal gives it.
 func TestTerminal(t *testing.T) {
 	w := lab.New(t)
 	w.Env = append(w.Env, "PS1=$ ", "HISTFILE=")
-	s := newSession(t, w)
-	wait := s.start(lab.Hutch(t), "run", "--tty", "--timeout", "120s", "--", "bash", "--norc", "--noediting", "-i")
+	s := lab.NewSession(t, w)
+	wait := s.Start(lab.Hutch(t), "run", "--tty", "--timeout", "120s", "--", "bash", "--norc", "--noediting", "-i")
 
 	// What is typed is echoed, so what is awaited must not be in it.
-	s.types("test -t 0 && test -t 1 && echo is'-'terminal; stty size\n")
-	s.next("is-terminal\r\n33 77\r\n")
-	s.types("(trap 'echo interru''pted; exit' INT; echo read''y; while :; do sleep 0.05; done)\n")
-	s.next("ready")
-	s.types("\x03")
-	s.next("interrupted")
-	s.types("sh -c 'echo read''y; read x; echo go''t $x'\n")
-	s.next("ready")
-	s.types("\x1a")
-	s.next("Stopped")
-	s.types("jobs; echo in''front\n")
-	s.next("Stopped")
-	s.next("infront")
-	s.types("fg\nline\n")
-	s.next("got line")
-	s.types("cat; echo ended $?\nhalf\x04\x04")
-	s.next("halfhalfended 0")
-	s.types("(trap 'stty size; exit' WINCH; echo read''y; while :; do sleep 0.05; done)\n")
-	s.next("ready")
-	if err := unix.IoctlSetWinsize(int(s.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 44, Col: 88}); err != nil {
+	s.Types("test -t 0 && test -t 1 && echo is'-'terminal; stty size\n")
+	s.Next("is-terminal\r\n33 77\r\n")
+	s.Types("(trap 'echo interru''pted; exit' INT; echo read''y; while :; do sleep 0.05; done)\n")
+	s.Next("ready")
+	s.Types("\x03")
+	s.Next("interrupted")
+	s.Types("sh -c 'echo read''y; read x; echo go''t $x'\n")
+	s.Next("ready")
+	s.Types("\x1a")
+	s.Next("Stopped")
+	s.Types("jobs; echo in''front\n")
+	s.Next("Stopped")
+	s.Next("infront")
+	s.Types("fg\nline\n")
+	s.Next("got line")
+	s.Types("cat; echo ended $?\nhalf\x04\x04")
+	s.Next("halfhalfended 0")
+	s.Types("(trap 'stty size; exit' WINCH; echo read''y; while :; do sleep 0.05; done)\n")
+	s.Next("ready")
+	if err := unix.IoctlSetWinsize(int(s.Master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 44, Col: 88}); err != nil {
 		t.Fatal(err)
 	}
-	s.next("44 88")
-	s.types("(exit 7)\n\x04")
+	s.Next("44 88")
+	s.Types("(exit 7)\n\x04")
 	if code := wait(); code != 7 {
 		t.Errorf("hutch ended with %d, want 7", code)
 	}
@@ -104,18 +84,18 @@ echo back > /dev/tty; echo again > /dev/pts/0`)
 func TestTerminalMultiplexer(t *testing.T) {
 	w := lab.New(t)
 	w.Env = append(w.Env, "TERM=xterm")
-	s := newSession(t, w)
-	wait := s.start(lab.Hutch(t), "run", "--tty", "--timeout", "120s", "--", "tmux", "-f", "/dev/null", "new-session", "tty; stty size; read x; echo got $x; read x")
-	s.next("/dev/pts/1")
-	s.next("32 77") // less its status line
-	s.types("line\n")
-	s.next("got line")
-	if err := unix.IoctlSetWinsize(int(s.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 20, Col: 60}); err != nil {
+	s := lab.NewSession(t, w)
+	wait := s.Start(lab.Hutch(t), "run", "--tty", "--timeout", "120s", "--", "tmux", "-f", "/dev/null", "new-session", "tty; stty size; read x; echo got $x; read x")
+	s.Next("/dev/pts/1")
+	s.Next("32 77") // less its status line
+	s.Types("line\n")
+	s.Next("got line")
+	if err := unix.IoctlSetWinsize(int(s.Master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 20, Col: 60}); err != nil {
 		t.Fatal(err)
 	}
-	s.next("\x1b[1;20r") // it paints anew
-	s.types("\n")
-	s.next("[exited]")
+	s.Next("\x1b[1;20r") // it paints anew
+	s.Types("\n")
+	s.Next("[exited]")
 	if code := wait(); code != 0 {
 		t.Errorf("hutch ended with %d", code)
 	}
@@ -175,17 +155,17 @@ func TestTerminalStream(t *testing.T) {
 // keys are the command's again, and the size is the new one.
 func TestTerminalWhileStopped(t *testing.T) {
 	w := lab.New(t)
-	s := newSession(t, w)
-	before := s.state()
-	wait := s.start("sh", "-c", `echo pid $$.; exec "$@"`, "sh", lab.Hutch(t), "run", "--tty", "--timeout", "120s", "--", "sh", "-c",
+	s := lab.NewSession(t, w)
+	before := s.State()
+	wait := s.Start("sh", "-c", `echo pid $$.; exec "$@"`, "sh", lab.Hutch(t), "run", "--tty", "--timeout", "120s", "--", "sh", "-c",
 		`echo read'y'; for i in 1 2 3; do read x; until [ "$(stty size)" = "$x" ]; do sleep 0.05; done; echo got $x; done`)
-	pid, err := strconv.Atoi(regexp.MustCompile(`pid (\d+)\.`).FindStringSubmatch(s.said(".\r\n"))[1])
+	pid, err := strconv.Atoi(regexp.MustCompile(`pid (\d+)\.`).FindStringSubmatch(s.Said(".\r\n"))[1])
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.next("ready")
+	s.Next("ready")
 	raw := func() bool {
-		termios, err := unix.IoctlGetTermios(int(s.slave.Fd()), unix.TCGETS)
+		termios, err := unix.IoctlGetTermios(int(s.Slave.Fd()), unix.TCGETS)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,29 +192,29 @@ func TestTerminalWhileStopped(t *testing.T) {
 			t.Fatal(err)
 		}
 		until("stopped", stopped)
-		if now := s.state(); signal == syscall.SIGTSTP && now.termios != before.termios {
+		if now := s.State(); signal == syscall.SIGTSTP && now.Termios != before.Termios {
 			t.Errorf("stopped for the %d. time: the terminal is not as it was: %+v, want %+v", i+1, now, before)
 		}
 		// As a shell does that was in front meanwhile.
-		if err := unix.IoctlSetTermios(int(s.slave.Fd()), unix.TCSETS, &before.termios); err != nil {
+		if err := unix.IoctlSetTermios(int(s.Slave.Fd()), unix.TCSETS, &before.Termios); err != nil {
 			t.Fatal(err)
 		}
 		size := unix.Winsize{Row: uint16(40 + i), Col: 80}
-		if err := unix.IoctlSetWinsize(int(s.master.Fd()), unix.TIOCSWINSZ, &size); err != nil {
+		if err := unix.IoctlSetWinsize(int(s.Master.Fd()), unix.TIOCSWINSZ, &size); err != nil {
 			t.Fatal(err)
 		}
 		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
 		until("raw again", raw)
-		s.types(fmt.Sprintf("%d 80\n", size.Row))
-		s.next(fmt.Sprintf("got %d 80", size.Row))
+		s.Types(fmt.Sprintf("%d 80\n", size.Row))
+		s.Next(fmt.Sprintf("got %d 80", size.Row))
 	}
 	if code := wait(); code != 0 {
 		t.Errorf("hutch ended with %d", code)
 	}
-	after := s.state()
-	if after.size = before.size; after != before {
+	after := s.State()
+	if after.Size = before.Size; after != before {
 		t.Errorf("the terminal is not as it was:\nbefore %+v\nafter  %+v", before, after)
 	}
 }

@@ -34,8 +34,8 @@ var DefaultBudget Budget
 
 // Collected counts what gc removed.
 type Collected struct {
-	Boxes, Crashed, Outputs int
-	UndoneBytes             int64
+	Boxes, Crashed, Layers, Outputs int
+	UndoneBytes                     int64
 }
 
 // Run is not supported here.
@@ -115,3 +115,26 @@ func (b *Boxes) Remove(string) error { return errUnsupported }
 
 // Discard is not supported here.
 func (b *Boxes) Discard(context.Context, string, bool) error { return errUnsupported }
+
+// Checkpoint is not supported here.
+func (b *Boxes) Checkpoint(context.Context, string, string) (*api.Checkpoint, error) {
+	return nil, errUnsupported
+}
+
+// Restore is not supported here.
+func (b *Boxes) Restore(context.Context, string, string) error { return errUnsupported }
+
+// Fork is not supported here.
+func (b *Boxes) Fork(context.Context, string, int, []string) ([]api.Box, error) {
+	return nil, errUnsupported
+}
+
+// View is not supported here.
+func (b *Boxes) View(context.Context, string, bool, func(*changeset.Changeset, changeset.Trees, Judge) error) error {
+	return errUnsupported
+}
+
+// Commit is not supported here.
+func (b *Boxes) Commit(context.Context, string, api.Commit) (*Promoted, error) {
+	return nil, errUnsupported
+}

@@ -17,7 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hutch/internal/api"
+	"hutch/internal/changeset"
 	"hutch/internal/fsat"
+	"hutch/internal/layers"
 )
 
 // Boxes are the boxes of one state directory as one process sees them. Its
@@ -31,6 +33,9 @@ type Boxes struct {
 
 	mu   sync.Mutex
 	open map[string]*held // by id
+
+	layersMu sync.Mutex
+	layers   map[string]*layers.Store // by the directory of boxes that they lie beside
 }
 
 // OpenBoxes opens the state directory, making it where it is missing.
@@ -65,6 +70,9 @@ func (b *Boxes) Close(ctx context.Context) error {
 	case <-done:
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+	for _, s := range b.layers {
+		s.Close()
 	}
 	b.store.Close()
 	return nil
@@ -106,6 +114,8 @@ type held struct {
 	record *Record
 	live   jailed // nil for a quiet box
 	gone   bool   // it has ended
+	// flattening: its layers are made one.
+	flattening bool
 
 	markMu sync.Mutex
 	mark   mark
@@ -128,11 +138,18 @@ func (b *Boxes) hold(name string) (*held, error) {
 			return h, err
 		}
 		if time.Now().After(deadline) {
-			return nil, &api.Error{Code: api.InUse, Text: fmt.Sprintf("box %s is %v; if that is hutchd, ask it, or let go of the box with `hutch box release %s`", name, errBusy, name)}
+			return nil, inUse{&api.Error{Code: api.InUse, Text: fmt.Sprintf("box %s is %v; if that is hutchd, ask it, or let go of the box with `hutch box release %s`", name, errBusy, name)}}
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
 }
+
+// inUse is errBusy for those outside of this room.
+type inUse struct{ err *api.Error }
+
+func (e inUse) Error() string { return e.err.Error() }
+
+func (e inUse) Unwrap() []error { return []error{e.err, errBusy} }
 
 func (b *Boxes) tryHold(name string) (*held, error) {
 	b.mu.Lock()
@@ -174,12 +191,20 @@ func (b *Boxes) take(d *dir) (*held, error) {
 	if text, err := d.readFile(markName); err == nil {
 		h.mark = parseMark(text)
 	}
-	if h.mark.Live { // it held the lock, and we have it
+	err = h.mend()
+	if err == nil && h.mark.Live { // it held the lock, and we have it
 		h.interrupted = h.mark.Running > 0
-		h.mark.Live, h.mark.Running = false, 0
-		h.writeMark()
+		// What the own layer came to hold since it was last looked at did not
+		// stand in the workspace for all we know.
+		if r.Form == changeset.Overlay {
+			err = h.look(-1)
+		}
+		if err == nil {
+			h.mark.Live, h.mark.Running = false, 0
+			h.writeMark()
+		}
 	}
-	if err := h.mend(); err != nil {
+	if err != nil {
 		h.closeMark()
 		return nil, err
 	}
@@ -207,6 +232,16 @@ func (h *held) end() {
 	if h.live == nil {
 		return
 	}
+	// What is not seen now is unknown from now on: then times alone decide.
+	_ = h.see()
+	h.kill()
+}
+
+// kill is end where nobody will ask what the branch saw.
+func (h *held) kill() {
+	if h.live == nil {
+		return
+	}
 	h.live.End()
 	h.live = nil
 	h.remark(func(m *mark) { m.Live, m.Running = false, 0 })
@@ -226,10 +261,6 @@ func (h *held) may(to api.State) error {
 	}
 	return move(h.id, h.state(), to)
 }
-
-// steady reports whether something may be done to the box that leaves its state
-// as it is.
-func (h *held) steady() error { return h.may(h.state()) }
 
 const markName = "state"
 

@@ -6,14 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"hutch/internal/api"
 	"hutch/internal/changeset"
-	"hutch/internal/fsat"
 	"hutch/internal/policy"
 	"hutch/internal/view"
 	"hutch/internal/workspace"
@@ -37,6 +36,9 @@ type terms struct {
 
 func (h *held) terms() (*terms, error) {
 	text, err := h.readFile(requestName)
+	if errors.Is(err, fs.ErrNotExist) { // a run kept it
+		return api.Create{Workspace: string(h.record.RawWorkspace), Force: true}, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("box %s: %w", h.id, err)
 	}
@@ -95,7 +97,7 @@ func (b *Boxes) Create(ctx context.Context, c api.Create) (*api.Box, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b.born(ctx, base, r, func(d *dir) error {
+	return b.born(base, r, func(d *dir) error {
 		if r.Stamp, err = workspace.TakeStamp(ws); err != nil {
 			return err
 		}
@@ -111,7 +113,7 @@ func (b *Boxes) Create(ctx context.Context, c api.Create) (*api.Box, error) {
 
 // born makes the directory of a new box and lets fill put its record there. On
 // an error nothing is left.
-func (b *Boxes) born(_ context.Context, base string, r *Record, fill func(*dir) error) (*api.Box, error) {
+func (b *Boxes) born(base string, r *Record, fill func(*dir) error) (*api.Box, error) {
 	d, err := createDir(base, r.ID)
 	if err != nil {
 		return nil, err
@@ -156,29 +158,6 @@ func (r *Record) next() (layer, work string) {
 	var n int
 	_, _ = fmt.Sscanf(r.Layer, "upper%d", &n)
 	return fmt.Sprintf("upper%d", n+1), fmt.Sprintf("work%d", n+1)
-}
-
-// mend puts right what a process that died left in the box's directory.
-func (h *held) mend() error {
-	if !h.record.Lasting && h.record.Moving == "" {
-		return nil
-	}
-	entries, err := h.list()
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		name := e.Name
-		if name == h.record.Layer || name == h.record.Work || name == h.record.Moving {
-			continue
-		}
-		if strings.HasPrefix(name, "upper") || strings.HasPrefix(name, "work") || strings.HasPrefix(name, "union") {
-			if err := fsat.RemoveAll(h.fd, name); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // invalid is an error of who asked.
@@ -231,7 +210,7 @@ func (b *Boxes) drop(name string, force, remember bool) error {
 
 // over ends the box: nothing but its record is left, where it is remembered.
 func (h *held) over(as api.State, remember bool) error {
-	h.end()
+	h.kill()
 	uses := h.record.uses()
 	if remember {
 		h.boxes.store.saveEnded(h.record, as)

@@ -31,6 +31,7 @@ type delivery struct {
 	overlay string               // prefix of the attributes of an overlay's layer; "" for a full tree
 	whole   *changeset.Changeset // all of the box's change, .git included
 	stamp   workspace.Stamp
+	shared  bool // files of the layer have further names in frozen ones
 
 	picked        int // directory of the content of partial files; -1
 	part, rest    *changeset.Changeset
@@ -159,7 +160,7 @@ func (d *delivery) judgeOf(part *changeset.Changeset, picked int) ([]guard.Findi
 	}
 	home, _ := os.UserHomeDir()
 	findings, err := guard.Judge(guard.Request{
-		Changes: part, Layer: d.layer, Overlay: d.overlay, Picked: picked, Workspace: d.ws.FD, WorkspacePath: d.ws.Path, Home: home,
+		Changes: part, Shared: d.shared, Layer: d.layer, Overlay: d.overlay, Picked: picked, Workspace: d.ws.FD, WorkspacePath: d.ws.Path, Home: home,
 		SearchPath: filepath.SplitList(os.Getenv("PATH")), Rules: rules, Allow: d.Allow, Protect: d.Protect,
 	})
 	if err != nil {

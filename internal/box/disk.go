@@ -3,6 +3,7 @@ package box
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"hutch/internal/api"
@@ -45,12 +46,16 @@ type Record struct {
 	Layers []string `json:"layers,omitempty"`
 	// Moving is the former own layer on its way to become the topmost of
 	// Layers: a crash may have come between this record and the rename.
-	Moving      string   `json:"moving,omitempty"`
+	Moving string `json:"moving,omitempty"`
+	// Shared: files of the own layer have names in frozen ones too.
+	Shared      bool     `json:"shared,omitempty"`
 	Hidden      [][]byte `json:"hidden,omitempty"` // paths of the workspace that the branch was made without
 	Checkpoints []Check  `json:"checkpoints,omitempty"`
 	// Read: the file `changes` says all that the layers hold against the
 	// workspace, and nothing ran since.
 	Read bool `json:"read,omitempty"`
+	// Promoted: the file `promoted` says what earlier commits took.
+	Promoted bool `json:"promoted,omitempty"`
 
 	// Of the commit that is under way, or was the last.
 	Commits     int    `json:"commits,omitempty"`
@@ -83,6 +88,18 @@ func parseRecord(text []byte) (*Record, error) {
 		r.Work = "work"
 	}
 	return &r, nil
+}
+
+func (r *Record) encode() ([]byte, error) {
+	text, err := json.MarshalIndent(r, "", "  ")
+	return append(text, '\n'), err
+}
+
+// clone is a copy to be changed, and put in force by writing it.
+func (r *Record) clone() *Record {
+	c := *r
+	c.Layers, c.Checkpoints = slices.Clone(r.Layers), slices.Clone(r.Checkpoints)
+	return &c
 }
 
 // hidden are the paths that the branch was made without.

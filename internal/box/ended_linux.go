@@ -59,6 +59,17 @@ func (s *Store) trimEnded(most int) (removed int) {
 	return removed
 }
 
+// forgetEnded drops the records of boxes that ended longer ago than age.
+func (s *Store) forgetEnded(age time.Duration) {
+	dir := filepath.Join(s.Path, "ended")
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if old(e, age) {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+}
+
 // ended finds a box that has ended, by its whole id or its name.
 func (s *Store) ended(name string) (*Record, error) {
 	if idForm.MatchString(name) {

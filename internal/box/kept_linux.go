@@ -3,12 +3,14 @@ package box
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,29 +21,25 @@ import (
 	"hutch/internal/fsat"
 	"hutch/internal/guard"
 	"hutch/internal/jail"
+	"hutch/internal/layers"
 	"hutch/internal/promote"
 	"hutch/internal/workspace"
 )
 
-// kept is a kept box, opened.
+// kept is a box, opened to look at its change.
 type kept struct {
-	*dir
-	record  *Record
+	*held
 	ws      *workspace.Workspace
-	layer   int
+	layer   int // all of its layers in one; -1
 	changes *changeset.Changeset
 }
 
-func (s *Store) openKept(id string) (*kept, error) {
-	d, record, err := s.open(id)
-	if err != nil {
-		return nil, err
-	}
-	k := &kept{dir: d, record: record, layer: -1}
-	err = k.load()
+// openKept opens a box that is held, with its lock taken.
+func (h *held) openKept() (*kept, error) {
+	k := &kept{held: h, layer: -1}
+	err := k.openWorkspace()
 	if err == nil {
-		// What a crash left of a promotion would show as the host's edits.
-		err = s.recover(k.ws.FD)
+		err = k.load()
 	}
 	if err != nil {
 		k.close()
@@ -50,23 +48,123 @@ func (s *Store) openKept(id string) (*kept, error) {
 	return k, nil
 }
 
-func (k *kept) load() error {
+func (k *kept) openWorkspace() error {
 	var err error
 	if k.ws, err = workspace.Open(string(k.record.RawWorkspace), true); err != nil {
 		return fmt.Errorf("box %s: %w", k.id, err)
 	}
-	if k.layer, err = fsat.OpenDir(k.fd, k.record.Layer); err != nil {
-		return fmt.Errorf("box %s: open its layer: %w", k.id, err)
-	}
-	return k.loadChanges()
+	// What a crash left of a promotion would show as the host's edits.
+	return k.boxes.store.recover(k.ws.FD)
 }
 
-func (k *kept) loadChanges() error {
-	text, err := k.readFile(changesName)
-	if err == nil {
-		k.changes, err = changeset.Decode(bytes.NewReader(text))
+// load opens the layer and finds what it changes: as that was noted when the
+// box ended, or by reading it.
+func (k *kept) load() error {
+	busy := k.quiet("that") != nil
+	var err error
+	switch {
+	case busy:
+		err = k.openCopy()
+	case len(k.record.Layers) > 0:
+		err = k.openUnion()
+	default:
+		k.layer, err = fsat.OpenDir(k.fd, k.record.Layer)
 	}
 	if err != nil {
+		return fmt.Errorf("box %s: open its layer: %w", k.id, err)
+	}
+	if k.record.Read || k.record.State == api.Committing {
+		return k.loadChanges()
+	}
+	return k.readChanges()
+}
+
+// openUnion makes one of all layers, for as long as they are looked at.
+func (k *kept) openUnion() error {
+	own, err := fsat.OpenDir(k.fd, k.record.Layer)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(own)
+	k.layer, err = k.union(unionName, own)
+	return err
+}
+
+// copyName is a copy of the own layer of a busy box.
+const copyName = unionName + "-copy"
+
+func (k *kept) openCopy() error {
+	if err := fsat.RemoveAll(k.fd, copyName); err != nil {
+		return err
+	}
+	fd, err := fsat.Mkdir(k.fd, copyName, 0o700)
+	if err != nil {
+		return stateError(err)
+	}
+	if err := k.snapshot(fd); err != nil {
+		unix.Close(fd)
+		return err
+	}
+	if len(k.record.Layers) == 0 {
+		k.layer = fd
+		return nil
+	}
+	defer unix.Close(fd)
+	k.layer, err = k.union(unionName, fd)
+	return err
+}
+
+// readChanges reads what the layers change, by what the branch saw.
+func (k *kept) readChanges() error {
+	if err := k.see(); err != nil {
+		return err
+	}
+	src := changeset.Source{
+		Form: k.record.Form, Layer: k.layer, Workspace: k.ws.FD, Git: true, XattrPrefix: k.prefix(), Merged: -1, Manifest: -1, Hidden: k.record.hidden(),
+	}
+	if k.record.Form == changeset.Tree {
+		fd, err := fsat.Open(k.fd, "manifest", unix.O_RDONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		src.Manifest = fd
+	}
+	c, err := changeset.Read(src)
+	if err != nil {
+		return fmt.Errorf("box %s: %w", k.id, err)
+	}
+	if k.record.Form == changeset.Overlay {
+		seen, err := k.stackSeen()
+		if err != nil {
+			return err
+		}
+		c.Inherit(seen)
+	}
+	if k.record.Promoted {
+		promoted, err := k.decode(promotedName)
+		if err != nil {
+			return err
+		}
+		c = c.Without(promoted)
+	}
+	if k.record.Stamp.Valid {
+		changeset.MarkSeen(c, k.ws.FD, k.record.Stamp.T)
+	}
+	k.changes = c
+	return nil
+}
+
+func (k *kept) decode(name string) (*changeset.Changeset, error) {
+	text, err := k.readFile(name)
+	if err != nil {
+		return nil, err
+	}
+	return changeset.Decode(bytes.NewReader(text))
+}
+
+func (k *kept) loadChanges() (err error) {
+	if k.changes, err = k.decode(changesName); err != nil {
 		return fmt.Errorf("box %s: %w", k.id, err)
 	}
 	return nil
@@ -89,20 +187,35 @@ func (k *kept) close() {
 	if k.layer >= 0 {
 		unix.Close(k.layer)
 	}
-	k.dir.close()
+	if !k.gone { // they share files with the layers
+		_ = fsat.RemoveAll(k.fd, unionName)
+		_ = fsat.RemoveAll(k.fd, copyName)
+	}
 }
 
 func (k *kept) delivery(p Promotion) *delivery {
 	return &delivery{
-		Promotion: p, ws: k.ws, dir: k.dir, layer: k.layer, whole: k.changes, stamp: k.record.Stamp, picked: -1,
+		Promotion: p, store: k.boxes.store, ws: k.ws, dir: k.dir, layer: k.layer, whole: k.changes, stamp: k.record.Stamp, picked: -1, shared: k.record.Shared || len(k.record.Layers) > 0,
 		overlay: overlayPrefix(k.record.Form, k.record.Trusted),
 	}
 }
 
-// View lets do look at what a kept box changed, .git only where that is asked
-// for or all there is. Judge asks the handoff guard about a part of it.
-func (s *Store) View(id string, git bool, do func(c *changeset.Changeset, t changeset.Trees, judge Judge) error) error {
-	k, err := s.openKept(id)
+// View lets do look at what a box changed, .git only where that is asked for or
+// all there is. Judge asks the handoff guard about a part of it. Processes of a
+// busy box are stopped for as long as its layer is copied; nothing is started in
+// the box until do returns.
+func (b *Boxes) View(_ context.Context, name string, git bool, do func(c *changeset.Changeset, t changeset.Trees, judge Judge) error) error {
+	h, err := b.hold(name)
+	if err != nil {
+		return err
+	}
+	defer b.letGo(h)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gone {
+		return noBox(name)
+	}
+	k, err := h.openKept()
 	if err != nil {
 		return err
 	}
@@ -119,20 +232,69 @@ func (s *Store) View(id string, git bool, do func(c *changeset.Changeset, t chan
 	return do(changes, changeset.Trees{Layer: k.layer, Workspace: k.ws.FD, Picked: -1}, judge)
 }
 
-// Commit promotes a kept box, or what is selected of it, and removes it when
-// nothing is left in it. A *promote.ConflictError or a *HeldError leaves it as
-// it is.
+// View is that of Boxes, for a process that works on one box.
+func (s *Store) View(id string, git bool, do func(c *changeset.Changeset, t changeset.Trees, judge Judge) error) error {
+	return s.boxes().View(context.Background(), id, git, do)
+}
+
+// Commit promotes a box, or what is selected of it. The box goes when nothing is
+// left in it, or lives on, on a fresh layer, where the request keeps it. A
+// *promote.ConflictError or a *HeldError leaves it as it is. It must be quiet.
+func (b *Boxes) Commit(_ context.Context, name string, c api.Commit) (*Promoted, error) {
+	mode := promote.Mode(c.OnConflict)
+	if mode == "fail" {
+		mode = promote.Fail
+	}
+	if !slices.Contains([]promote.Mode{promote.Fail, promote.Ours, promote.Theirs, promote.Merge}, mode) {
+		return nil, &api.Error{Code: api.Invalid, Text: fmt.Sprintf("on_conflict %q: use fail, ours, theirs or merge", c.OnConflict)}
+	}
+	return b.commit(name, Promotion{
+		Git: c.Git, KeepTimes: c.KeepTimes, Only: c.Only, Except: c.Except, Allow: c.Allow, Protect: c.Protect, Hold: c.Hold, OnConflict: mode, Markers: c.Markers,
+	}, c.Keep)
+}
+
+// Commit is that of Boxes, for a process that works on one box.
 func (s *Store) Commit(id string, opts Promotion) (*Promoted, error) {
-	k, err := s.openKept(id)
+	return s.boxes().commit(id, opts, false)
+}
+
+func (b *Boxes) commit(name string, opts Promotion, keep bool) (*Promoted, error) {
+	h, err := b.hold(name)
+	if err != nil {
+		return nil, err
+	}
+	defer b.letGo(h)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.quiet("to commit"); err != nil {
+		return nil, err
+	}
+	interrupted := !h.gone && h.record.State == api.Committing
+	if !interrupted {
+		if err := h.may(api.Committing); err != nil {
+			return nil, err
+		}
+		if h.live == nil && !h.record.Read {
+			if err := h.squash(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	k, err := h.openKept()
 	if err != nil {
 		return nil, err
 	}
 	defer k.close()
-	if arrived, err := k.resume(); arrived != nil || err != nil {
-		return arrived, err
+	if interrupted {
+		if arrived, err := k.resume(); arrived != nil || err != nil {
+			return arrived, err
+		}
 	}
+	return k.commit(opts, keep)
+}
+
+func (k *kept) commit(opts Promotion, keep bool) (*Promoted, error) {
 	d := k.delivery(opts)
-	d.store = s
 	defer d.close()
 	unpromoted := func(err error) (*Promoted, error) {
 		p := d.report()
@@ -148,7 +310,7 @@ func (s *Store) Commit(id string, opts Promotion) (*Promoted, error) {
 		}
 		return nil, fmt.Errorf("box %s: nothing of its change is selected; `hutch diff %s --name-status` lists it", k.id, k.id)
 	}
-	if err := k.deliver(d); err != nil {
+	if err := k.deliver(d, keep); err != nil {
 		return unpromoted(err)
 	}
 	report := d.report()
@@ -156,15 +318,24 @@ func (s *Store) Commit(id string, opts Promotion) (*Promoted, error) {
 	if err := k.conclude(); err != nil {
 		return report, err
 	}
-	report.Kept = report.Left > 0
+	report.Kept = !k.gone
 	return report, nil
 }
 
 // deliver promotes what was chosen. The box's record and what will stay in it
 // are on the disk before: whoever finds the promotion done can close the books.
-func (k *kept) deliver(d *delivery) error {
+func (k *kept) deliver(d *delivery, keep bool) error {
+	before := k.record.clone()
+	k.record = k.record.clone()
+	k.record.Keep, k.record.Left = keep, len(d.rest.Entries)
 	if d.part.Empty() {
 		return nil
+	}
+	if !k.record.Read { // else the file says it
+		if err := k.saveChanges(changesName, k.changes); err != nil {
+			return err
+		}
+		k.record.Read = true
 	}
 	k.record.State, k.record.Left = api.Committing, len(d.rest.Entries)
 	k.record.Commits++
@@ -190,15 +361,35 @@ func (k *kept) deliver(d *delivery) error {
 	case errors.Is(err, promote.ErrPending):
 		return err // the next command on this workspace decides
 	case err != nil:
-		k.record.State = api.Ready
-		return errors.Join(err, k.write(k.record))
+		before.State, before.Commits, before.Transaction = api.Ready, k.record.Commits, k.record.Transaction
+		return errors.Join(err, k.writeRecord(before, true))
 	case k.record.Left == 0:
 		return nil
 	}
-	if err := changeset.Rebase(d.rest, d.part, k.ws.FD); err != nil {
+	return k.leave(d.part, d.rest)
+}
+
+// leave notes what of the layers is in the workspace now, and what is not.
+func (k *kept) leave(part, rest *changeset.Changeset) error {
+	if err := changeset.Rebase(rest, part, k.ws.FD); err != nil {
 		return err
 	}
-	return k.saveChanges(restName, d.rest)
+	promoted, err := changeset.Promoted(part, k.ws.FD)
+	if err != nil {
+		return err
+	}
+	if k.record.Promoted {
+		earlier, err := k.decode(promotedName)
+		if err != nil {
+			return err
+		}
+		earlier.Add(promoted)
+		promoted = earlier
+	}
+	if err := k.saveChanges(promotedName, promoted); err != nil {
+		return err
+	}
+	return k.saveChanges(restName, rest)
 }
 
 // resume closes the books of a commit that was cut short: it returns what
@@ -212,8 +403,9 @@ func (k *kept) resume() (*Promoted, error) {
 		return nil, err
 	}
 	if state != promote.Done && state != promote.Undone { // undone since: the layer is spent all the same
-		k.record.State = api.Ready
-		return nil, k.write(k.record)
+		r := k.record.clone()
+		r.State = api.Ready
+		return nil, k.writeRecord(r, true)
 	}
 	part := k.changes
 	if k.record.Left > 0 {
@@ -225,7 +417,7 @@ func (k *kept) resume() (*Promoted, error) {
 		return nil, err
 	}
 	p := NewPromoted()
-	p.Diff, p.Left, p.Kept, p.Receipt = listed(part), k.record.Left, k.record.Left > 0, k.record.Transaction
+	p.Diff, p.Left, p.Kept, p.Receipt = listed(part), k.record.Left, !k.gone, k.record.Transaction
 	return p, nil
 }
 
@@ -247,17 +439,17 @@ func (k *kept) rebase(state promote.State) (part *changeset.Changeset, err error
 	if state != promote.Done {
 		return part, nil
 	}
-	if err := changeset.Rebase(rest, part, k.ws.FD); err != nil {
-		return nil, err
-	}
-	return part, k.saveChanges(restName, rest)
+	return part, k.leave(part, rest)
 }
 
 // conclude follows a promotion that is in the workspace: the box goes, or what
-// was not promoted is now all that it holds.
+// was not promoted is now all that it holds, or it lives on with nothing.
 func (k *kept) conclude() error {
-	if k.record.Left == 0 {
-		if err := k.remove(); err != nil {
+	switch {
+	case k.record.Left == 0 && k.record.Keep:
+		return k.reset(context.Background(), k.ws)
+	case k.record.Left == 0:
+		if err := k.over(api.Committed, true); err != nil {
 			return fmt.Errorf("box %s was promoted, but its directory could not be removed: %w", k.id, err)
 		}
 		return nil
@@ -272,8 +464,14 @@ func (k *kept) conclude() error {
 	if err := k.loadChanges(); err != nil {
 		return err
 	}
-	k.record.State, k.record.Files = api.Ready, len(k.changes.Entries)
-	return k.write(k.record)
+	r := k.record.clone()
+	r.State, r.Files, r.Promoted, r.Read, r.Keep = api.Ready, len(k.changes.Entries), true, true, false
+	if err := k.writeRecord(r, true); err != nil || k.live == nil {
+		return err
+	}
+	// The workspace beneath the mount is another now: its overlay must not be
+	// used on.
+	return k.freeze(false, nil)
 }
 
 func (k *kept) fields(d *delivery) receiptFields {
@@ -285,20 +483,9 @@ func (k *kept) fields(d *delivery) receiptFields {
 	}
 }
 
-// Discard drops a kept box. The workspace is not touched.
+// Discard drops a box. The workspace is not touched.
 func (s *Store) Discard(id string) error {
-	d, record, err := s.open(id)
-	if err != nil {
-		return err
-	}
-	defer d.close()
-	if record.State == api.Committing {
-		// Its promotion may have passed the commit point: finish that first.
-		if _, err := s.Recover(string(record.RawWorkspace)); err != nil {
-			return err
-		}
-	}
-	return d.remove()
+	return s.boxes().Discard(context.Background(), id, false)
 }
 
 // Recover finishes or takes back what a crash left of promotions into a
@@ -383,12 +570,16 @@ func (s *Store) sweep(base string) {
 	}
 	for _, e := range entries {
 		info, err := e.Info()
-		if err != nil || time.Since(info.ModTime()) < settled || strings.HasSuffix(e.Name(), rescued) {
+		if err != nil || time.Since(info.ModTime()) < settled || strings.HasSuffix(e.Name(), rescued) || notABox(e) {
 			continue
 		}
 		_ = s.clear(filepath.Join(base, e.Name()), func(r *Record) bool { return r == nil })
 	}
 }
+
+// notABox reports whether an entry of a directory of boxes is something else: the
+// layers, where --layer-dir named it.
+func notABox(e fs.DirEntry) bool { return strings.HasPrefix(e.Name(), ".") }
 
 func (s *Store) clear(path string, due func(*Record) bool) error {
 	d, err := openDir(path)
@@ -420,6 +611,7 @@ var DefaultBudget = Budget{Age: 30 * 24 * time.Hour, Count: 100}
 type Collected struct {
 	Boxes       int   `json:"boxes"`
 	Crashed     int   `json:"crashed"`
+	Layers      int   `json:"layers"` // that no box lies upon
 	Outputs     int   `json:"outputs"`
 	UndoneBytes int64 `json:"undo_bytes"`
 }
@@ -435,13 +627,13 @@ func (s *Store) Collect(b Budget, workspacePath string) (Collected, error) {
 		return c, err
 	}
 	for i, r := range records {
-		keep[r.ID] = r.State == api.Committing || (time.Since(r.Created) < b.Age && len(records)-i <= b.Count)
+		keep[r.ID] = r.Lasting || r.State == api.Committing || (time.Since(r.Created) < b.Age && len(records)-i <= b.Count)
 	}
 	for _, base := range s.bases() {
 		entries, _ := os.ReadDir(base)
 		for _, e := range entries {
 			crashed, saved := false, strings.HasSuffix(e.Name(), rescued)
-			if saved && !old(e, b.Age) {
+			if notABox(e) || saved && !old(e, b.Age) {
 				continue
 			}
 			err := s.clear(filepath.Join(base, e.Name()), func(r *Record) bool {
@@ -459,6 +651,10 @@ func (s *Store) Collect(b Budget, workspacePath string) (Collected, error) {
 			}
 		}
 	}
+	n, err := s.collectLayers()
+	c.Layers = n
+	errs = append(errs, err)
+	s.forgetEnded(b.Age)
 	outputs, _ := os.ReadDir(filepath.Join(s.Path, "outputs"))
 	for _, e := range outputs {
 		id, _, _ := strings.Cut(e.Name(), ".")
@@ -481,6 +677,41 @@ func (s *Store) Collect(b Budget, workspacePath string) (Collected, error) {
 		errs = append(errs, err)
 	}
 	return c, errors.Join(errs...)
+}
+
+// collectLayers removes the layers that no box needs, which crashes left.
+func (s *Store) collectLayers() (removed int, err error) {
+	for _, base := range s.bases() {
+		path := layersPath(s, base)
+		if _, serr := os.Lstat(path); serr != nil {
+			continue
+		}
+		store, serr := layers.Open(path)
+		if serr != nil {
+			err = errors.Join(err, serr)
+			continue
+		}
+		n, serr := store.Collect(func(owner, id string) bool { return needs(filepath.Join(base, owner), id) }, layers.Settled)
+		store.Close()
+		removed += n
+		err = errors.Join(err, serr)
+	}
+	return removed, err
+}
+
+// needs reports whether a box needs a layer. Of one that another process holds
+// nobody can tell: it may be about to write so into its record.
+func needs(path, id string) bool {
+	d, err := openDir(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	if err != nil {
+		return true
+	}
+	defer d.close()
+	r, err := d.read()
+	return err != nil || r.uses()[id]
 }
 
 func old(e fs.DirEntry, age time.Duration) bool {

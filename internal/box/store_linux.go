@@ -2,7 +2,6 @@ package box
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -23,6 +23,9 @@ import (
 type Store struct {
 	Path     string
 	Receipts *receipt.Log
+
+	once sync.Once
+	own  *Boxes
 }
 
 // OpenStore opens the state directory, making it where it is missing.
@@ -43,6 +46,12 @@ func OpenStore() (*Store, error) {
 		return nil, stateError(err)
 	}
 	return &Store{Path: path, Receipts: log}, nil
+}
+
+// boxes are the boxes of a store that was opened by itself.
+func (s *Store) boxes() *Boxes {
+	s.once.Do(func() { s.own = &Boxes{store: s, open: map[string]*held{}} })
+	return s.own
 }
 
 // Close closes the store.
@@ -134,14 +143,23 @@ const recordName = "box.json"
 // write puts the record in place, durably: what it says of a box must outlive
 // a power cut.
 func (d *dir) write(r *Record) error {
-	text, err := json.MarshalIndent(r, "", "  ")
+	text, err := r.encode()
 	if err != nil {
 		return err
 	}
-	return d.save(recordName, append(text, '\n'))
+	return d.save(recordName, text)
 }
 
 func (d *dir) save(name string, content []byte) error {
+	if err := d.replace(name, content, true); err != nil {
+		return err
+	}
+	return fsat.Fsync(d.fd)
+}
+
+// replace puts a file in place as a whole. Where it is flushed, a power cut
+// leaves the old content or the new.
+func (d *dir) replace(name string, content []byte, flush bool) error {
 	temp := name + ".new"
 	file, err := d.createFile(temp)
 	if err != nil {
@@ -151,13 +169,15 @@ func (d *dir) save(name string, content []byte) error {
 	if _, err := file.Write(content); err != nil {
 		return stateError(err)
 	}
-	if err := file.Sync(); err != nil {
-		return stateError(err)
+	if flush {
+		if err := file.Sync(); err != nil {
+			return stateError(err)
+		}
 	}
 	if err := fsat.Rename(d.fd, temp, d.fd, name, 0); err != nil {
 		return stateError(err)
 	}
-	return fsat.Fsync(d.fd)
+	return nil
 }
 
 // put is save for what nobody looks for before a record that is yet to be
@@ -308,26 +328,4 @@ func (s *Store) Boxes() ([]Record, error) {
 	}
 	slices.SortFunc(records, func(a, b Record) int { return a.Created.Compare(b.Created) })
 	return records, nil
-}
-
-// open finds and locks a kept box by its id, an unambiguous beginning of it, or
-// its name.
-func (s *Store) open(id string) (*dir, *Record, error) {
-	path, err := s.find(id)
-	if err != nil {
-		return nil, nil, err
-	}
-	d, err := openDir(path)
-	if err != nil {
-		return nil, nil, fmt.Errorf("box %s: %w", id, err)
-	}
-	r, err := d.read()
-	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("box %s was left behind by a crash and holds nothing to keep; `hutch gc` clears it", id)
-	}
-	if err != nil {
-		d.close()
-		return nil, nil, err
-	}
-	return d, r, nil
 }

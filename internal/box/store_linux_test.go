@@ -50,18 +50,19 @@ func TestBoxIsFoundByTheBeginningOfItsID(t *testing.T) {
 		keep(t, s, id, time.Now()).close()
 	}
 	for prefix, want := range map[string]string{"abc1": "abc1", "abc": "abc1", "abd": "abd2"} {
-		d, r, err := s.open(prefix)
+		h, err := s.boxes().hold(prefix)
 		if err != nil {
 			t.Errorf("%s: %v", prefix, err)
 			continue
 		}
+		r := h.record
 		if r.ID != want {
 			t.Errorf("%s: box %s, want %s", prefix, r.ID, want)
 		}
-		d.close()
+		s.boxes().letGo(h)
 	}
 	for prefix, want := range map[string]string{"ab": "2 boxes", "x": "no box", "": "not the id", "../boxes": "not the id", "a\x00": "not the id", ".": "not the id"} {
-		if _, _, err := s.open(prefix); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := s.boxes().hold(prefix); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want an error with %q", prefix, err, want)
 		}
 	}
@@ -70,7 +71,7 @@ func TestBoxIsFoundByTheBeginningOfItsID(t *testing.T) {
 func TestBoxIsHeldByOneProcess(t *testing.T) {
 	s := testStore(t)
 	d := keep(t, s, "held", time.Now())
-	if _, _, err := s.open("held"); !errors.Is(err, errBusy) {
+	if _, err := s.boxes().hold("held"); !errors.Is(err, errBusy) {
 		t.Errorf("a box that another holds: %v", err)
 	}
 	if err := s.Discard("held"); !errors.Is(err, errBusy) {
@@ -92,7 +93,7 @@ func TestDamagedRecordIsAnErrorNotALoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.close()
-	if _, _, err := s.open("dmg"); err == nil || !strings.Contains(err.Error(), "damaged") {
+	if _, err := s.boxes().hold("dmg"); err == nil || !strings.Contains(err.Error(), "damaged") {
 		t.Errorf("open: %v", err)
 	}
 	s.sweep(s.bases()[0])

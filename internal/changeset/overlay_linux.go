@@ -377,6 +377,33 @@ func (w *overlay) entry(ch *change) (ino uint64, copied bool) {
 	return ino, copied
 }
 
+// ReadSeen asks the live overlay, open as Merged, what of the workspace the
+// branch saw where the layer changes something. No content is read. With Merged
+// -1 it tells only which paths the layer changes.
+func ReadSeen(src Source) (*Seen, error) {
+	src.Form, src.Git = Overlay, true
+	r := &reader{src: src, layer: &root{name: Layer, fd: src.Layer}, host: &root{name: Workspace, fd: src.Workspace}, files: map[string]*file{}}
+	err := errors.Join(r.readOverlay(), r.layer.relock())
+	if err != nil {
+		return nil, fmt.Errorf("look what the branch saw: %w", err)
+	}
+	s := NewSeen()
+	w := r.bases.(*overlay)
+	for i := range r.changes {
+		path := r.changes[i].path
+		s.Paths[path], _ = w.entry(&r.changes[i])
+		if ino, _ := w.base(path); ino != 0 && s.Paths[path] == 0 {
+			s.Moved[path] = true
+		}
+	}
+	for path := range w.plain {
+		if ino := r.bases.directory(path); ino != 0 {
+			s.Dirs[path] = ino
+		}
+	}
+	return s, nil
+}
+
 // directory returns the inode of the workspace's directory at path. A file in
 // its place, moved there in the box, shows the number it had elsewhere.
 func (w *overlay) directory(path string) uint64 {

@@ -14,6 +14,9 @@ var errUnsupported = fmt.Errorf("%w: reading layers on %s yet", errors.ErrUnsupp
 // Read is not supported on this system yet.
 func Read(Source) (*Changeset, error) { return nil, errUnsupported }
 
+// ReadSeen is not supported on this system yet.
+func ReadSeen(Source) (*Seen, error) { return nil, errUnsupported }
+
 // Patch is not supported on this system yet.
 func Patch(io.Writer, *Changeset, int, int) error { return errUnsupported }
 
@@ -30,3 +33,6 @@ func (s *Selection) Split(c *Changeset, _ int) (part, rest *Changeset, err error
 
 // Rebase is not supported on this system yet.
 func Rebase(rest, part *Changeset, workspace int) error { return errUnsupported }
+
+// Promoted is not supported on this system yet.
+func Promoted(part *Changeset, workspace int) (*Changeset, error) { return nil, errUnsupported }

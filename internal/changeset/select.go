@@ -96,6 +96,55 @@ func Taken(whole, rest *Changeset) *Changeset {
 	return part
 }
 
+// Without leaves out what an earlier promotion took from the same layers, and of
+// what the box changed since it takes the promoted state as the base. Promoted
+// is what Promoted returned.
+func (c *Changeset) Without(promoted *Changeset) *Changeset {
+	rest := c.Only(func(e *Entry) bool {
+		p := promoted.Find(e.Path)
+		return p == nil || (p.After == nil) != (e.After == nil) || p.After != nil && !sameState(p.After, e.After)
+	})
+	for i := range rest.Entries {
+		e := &rest.Entries[i]
+		if p := promoted.Find(e.Path); p != nil && p.After != nil {
+			e.BaseIno, e.BaseCtime = p.BaseIno, p.BaseCtime
+		}
+	}
+	for path, ino := range promoted.Ancestors {
+		if _, known := rest.Ancestors[path]; known || rest.has(path) {
+			if rest.Ancestors == nil {
+				rest.Ancestors = map[string]uint64{}
+			}
+			rest.Ancestors[path] = ino
+		}
+	}
+	return rest
+}
+
+// has reports whether an entry lies beneath a directory.
+func (c *Changeset) has(dir string) bool {
+	first, end := c.beneath(dir)
+	return first < end
+}
+
+// Add puts what was promoted later over what was promoted before.
+func (c *Changeset) Add(later *Changeset) {
+	kept := c.Entries[:0]
+	for i := range c.Entries {
+		if later.Find(c.Entries[i].Path) == nil {
+			kept = append(kept, c.Entries[i])
+		}
+	}
+	c.Entries = append(kept, later.Entries...)
+	for path, ino := range later.Ancestors {
+		if c.Ancestors == nil {
+			c.Ancestors = map[string]uint64{}
+		}
+		c.Ancestors[path] = ino
+	}
+	c.seal()
+}
+
 func sameState(a, b *State) bool {
 	return a.Type == b.Type && a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && a.Size == b.Size && a.Target == b.Target &&
 		a.Digest == b.Digest && maps.EqualFunc(a.Xattrs, b.Xattrs, bytes.Equal)

@@ -122,6 +122,37 @@ func Rebase(rest, part *Changeset, workspace int) error {
 	return nil
 }
 
+// Promoted notes, right after a part of a change was promoted, what of it stands
+// in the workspace: for the day that the layers are read again.
+func Promoted(part *Changeset, workspace int) (*Changeset, error) {
+	c := part.Only(func(*Entry) bool { return true })
+	c.Ancestors, c.Skipped = nil, nil
+	time.Sleep(tick) // as in Rebase
+	host := &root{name: Workspace, fd: workspace}
+	for i := range c.Entries {
+		e := &c.Entries[i]
+		e.BaseIno, e.BaseCtime, e.Link = 0, nil, ""
+		if e.After == nil {
+			continue
+		}
+		st, ok, err := host.standing(e.Path, e.After)
+		if err != nil {
+			return nil, fmt.Errorf("look at what was promoted: %q: %w", e.Path, err)
+		}
+		if !ok {
+			continue
+		}
+		e.BaseIno, e.BaseCtime = st.Ino, &st.Ctime
+		if e.After.isDir() && !e.Before.isDir() {
+			if c.Ancestors == nil {
+				c.Ancestors = map[string]uint64{}
+			}
+			c.Ancestors[e.Path] = st.Ino
+		}
+	}
+	return c, nil
+}
+
 // standing describes what stands at a path, and reports whether it is in the
 // given state, as far as a promotion carries one.
 func (r *root) standing(path string, want *State) (fsat.Stat, bool, error) {

@@ -85,6 +85,10 @@ type Request struct {
 	// or "user.overlay.") where the layer is the upper of an overlay, and ""
 	// where it is a full tree.
 	Overlay string
+	// Shared says that files of the layer have further names in layers that
+	// hutch keeps. A promotion copies such a file, so that none of its names
+	// leads to what was promoted.
+	Shared bool
 	// WorkspacePath is the workspace's absolute path without symlinks; Home
 	// the user's home directory, "" for none; SearchPath the user's PATH.
 	WorkspacePath string

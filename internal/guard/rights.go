@@ -48,7 +48,7 @@ func (j *judge) rights(e *changeset.Entry) {
 	if capable {
 		j.rule(e.Path, "capabilities", "")
 	}
-	if st.Nlink > 1 {
+	if st.Nlink > 1 && !j.Shared {
 		j.hardLink(e, st)
 	}
 }

@@ -18,7 +18,7 @@ import (
 func testBoxes(t *testing.T) *Boxes {
 	t.Helper()
 	if os.Getenv("XDG_STATE_HOME") == "" || !strings.HasPrefix(os.Getenv("XDG_STATE_HOME"), os.TempDir()) {
-		t.Setenv("XDG_STATE_HOME", t.TempDir())
+		t.Setenv("XDG_STATE_HOME", tempDir(t))
 	}
 	b, err := OpenBoxes(Options{})
 	if err != nil {

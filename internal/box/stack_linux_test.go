@@ -276,6 +276,11 @@ func treeOf(root string) (map[string]string, error) {
 		what := fmt.Sprintf("%o", st.Mode)
 		switch st.Mode & unix.S_IFMT {
 		case unix.S_IFREG:
+			if st.Mode&0o400 == 0 { // the owner may be no root
+				if err := os.Chmod(p, 0o400); err != nil {
+					return err
+				}
+			}
 			text, err := os.ReadFile(p)
 			if err != nil {
 				return err
@@ -284,6 +289,11 @@ func treeOf(root string) (map[string]string, error) {
 			buf := make([]byte, 100)
 			if n, err := unix.Getxattr(p, "user.note", buf); err == nil {
 				what += fmt.Sprintf(" note %q", buf[:n])
+			}
+			if st.Mode&0o400 == 0 {
+				if err := unix.Chmod(p, st.Mode&0o7777); err != nil {
+					return err
+				}
 			}
 			if st.Nlink > 1 {
 				if other, ok := first[st.Ino]; ok {
@@ -383,10 +393,33 @@ func wantTree(t testing.TB, what string, got, want map[string]string) {
 	t.Fatalf("%s:\n%s", what, strings.Join(lines, "\n"))
 }
 
+// tempDir is that of a test, which may leave directories there that are closed
+// to their owner.
+func tempDir(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	t.Cleanup(func() {
+		fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer unix.Close(fd)
+		entries, err := fsat.ReadDir(fd)
+		for _, e := range entries {
+			err = errors.Join(err, fsat.RemoveAll(fd, e.Name))
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
 // testWorkspace has something of everything.
 func testWorkspace(t testing.TB) string {
 	t.Helper()
-	ws := t.TempDir()
+	ws := tempDir(t)
 	for path, content := range map[string]string{"a": "1", "b": "2", "d/a": "3", "d/e/a": "4", "d/e/b": "5", "f/a": "6", "f/b/c": "7"} {
 		path = filepath.Join(ws, path)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -140,11 +140,12 @@ func (l *Live) follow() {
 			break
 		}
 		l.mu.Lock()
-		for _, e := range events[:max(n, 0)] {
+		for _, e := range events[:n] {
 			l.handle(int(e.Fd), uint32(e.Pad))
 		}
+		finished := l.finished()
 		l.mu.Unlock()
-		if l.finished() {
+		if finished {
 			break
 		}
 	}
@@ -152,8 +153,6 @@ func (l *Live) follow() {
 }
 
 func (l *Live) finished() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	return l.over && (!l.pidfd || l.box.Pidfd < 0 || dead(l.box.Pidfd))
 }
 

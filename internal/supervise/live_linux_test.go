@@ -253,6 +253,23 @@ func TestWhatCannotStartEndsNothing(t *testing.T) {
 	b.start("true").exits(0)
 }
 
+func TestArgumentsOfAnySizeArrive(t *testing.T) {
+	b := newBox(t, nil, supervise.FollowOptions{})
+	long := strings.Repeat("x", 100_000)
+	many := append([]string{"/bin/sh", "-c", "echo $#", "sh"}, slices.Repeat([]string{"y"}, 5000)...)
+	for range 2 {
+		if out := b.start("/bin/sh", "-c", "echo ${#1}", "sh", long).exits(0); out != "100000\n" {
+			t.Errorf("%q", out)
+		}
+		if out := b.start(many...).exits(0); out != "5000\n" {
+			t.Errorf("%q", out)
+		}
+		if out := b.start("/bin/sh", "-c", "echo $# \"$1\"", "sh", "", "z").exits(0); out != "2 \n" {
+			t.Errorf("%q", out)
+		}
+	}
+}
+
 func TestInputArrives(t *testing.T) {
 	b := newBox(t, nil, supervise.FollowOptions{})
 	for _, size := range []int{0, 5, 4096, 4097, 3 << 20} {

@@ -984,7 +984,7 @@ static long launch(struct running *r)
 
 // The body of a start message: u32 argc, envc, terminal, then its struct winsize;
 // then cwd, the search path, the arguments and the environment as strings.
-enum { START_HEAD = 20 };
+enum { START_HEAD = 20, INLINE_STRINGS = 1024 };
 
 // Gives the command its descriptors and starts it.
 static long connect_and_launch(struct running *r, const unsigned short size[4], const int *fds, int count)
@@ -993,17 +993,17 @@ static long connect_and_launch(struct running *r, const unsigned short size[4], 
 	// end: many a program reads a pipe in place of what it would do by itself.
 	// Never the host's, whose owner could change its mode through the descriptor.
 	long own = -1;
-	if (!start.terminal && count != 3 && count != 4)
-		fail(EPROTO, "start message: three or four descriptors are due");
+	if (!start.terminal && count != 2 && count != 3)
+		fail(EPROTO, "start message: two or three descriptors are due");
 	if (start.terminal)
 		own = make_terminal(r->exec, size);
-	else if (count == 3)
+	else if (count == 2)
 		own = sys(openat, AT_FDCWD_, "/dev/null", O_CLOEXEC_, 0);
-	if (own < 0 && (start.terminal || count == 3))
+	if (own < 0 && (start.terminal || count == 2))
 		return own;
-	start.in = own >= 0 ? (int)own : fds[3];
-	start.out = start.terminal ? start.in : fds[1];
-	start.err = start.terminal ? start.in : fds[2];
+	start.in = own >= 0 ? (int)own : fds[2];
+	start.out = start.terminal ? start.in : fds[0];
+	start.err = start.terminal ? start.in : fds[1];
 	long ret = launch(r);
 	r->terminal = ret >= 0 && start.terminal ? (int)own : -1;
 	if (own >= 0 && r->terminal < 0)
@@ -1019,51 +1019,35 @@ static struct running *free_slot(void)
 	return 0;
 }
 
-// Starts a command, or tells why it could not: no failure of a start is the
-// box's, where other commands may run. A body that cannot be understood is:
-// it comes from the supervisor.
-static long do_start(u32 exec, const int *fds, int count)
+// Starts a command, whose list of arguments and environment has room already, or
+// tells why it could not: no failure of a start is the box's, where other
+// commands may run. A body that cannot be understood is: it comes from the
+// supervisor.
+static long do_start(u32 exec, const char *body, size_t body_size, char **list, const int *fds, int count)
 {
-	struct statx st;
 	struct running *r = free_slot();
-	if (count < 1)
-		fail(EPROTO, "start message: no descriptor");
-	must(sys(statx, fds[0], "", AT_EMPTY_PATH_, STATX_SIZE, &st), "start message");
-	if (st.stx_size < START_HEAD || st.stx_size > 8 << 20)
-		fail(EPROTO, "start message: size");
 	if (!r)
 		return -EAGAIN;
 	r->exec = exec;
-	long ret = sys(mmap, 0, st.stx_size, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_, fds[0], 0);
-	if (ret < 0 && ret > -4096)
-		return ret;
-	char *body = (char *)ret;
 	u32 argc, envc, terminal;
 	unsigned short size[4];
 	memcpy(&argc, body, 4);
 	memcpy(&envc, body + 4, 4);
 	memcpy(&terminal, body + 8, 4);
 	memcpy(size, body + 12, sizeof size);
-	if (argc == 0 || (u64)argc + envc > st.stx_size)
-		fail(EPROTO, "start message: counts");
-	size_t pointers = ((size_t)argc + envc + 2) * sizeof(char *);
-	ret = sys(mmap, 0, pointers, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_ | MAP_ANONYMOUS_, -1, 0);
-	if (ret < 0 && ret > -4096) {
-		sys(munmap, body, st.stx_size);
-		return ret;
-	}
-	char **list = (char **)ret;
-	char *at = body + START_HEAD, *end = body + st.stx_size;
+	char *at = (char *)body + START_HEAD, *end = (char *)body + body_size;
 	start.cwd = next_string(&at, end);
 	start.search = next_string(&at, end);
 	start.args = list;
 	for (u32 i = 0; i < argc; i++)
 		list[i] = next_string(&at, end);
+	list[argc] = 0;
 	start.env = list + argc + 1;
 	for (u32 i = 0; i < envc; i++)
 		start.env[i] = next_string(&at, end);
+	start.env[envc] = 0;
 	start.terminal = (int)terminal;
-	ret = connect_and_launch(r, size, fds, count);
+	long ret = connect_and_launch(r, size, fds, count);
 	struct kernel_rusage own = {0}; // what making the box took, which is not the command's
 	if (ret >= 0)
 		sys(getrusage, 0 /* RUSAGE_SELF */, &own);
@@ -1072,9 +1056,53 @@ static long do_start(u32 exec, const int *fds, int count)
 	else
 		report_command(REP_STARTED, exec, 0, 0, (u64)r->pid, r->began, (u64)own.utime_sec * 1000000 + (u64)own.utime_usec,
 			(u64)own.stime_sec * 1000000 + (u64)own.stime_usec, -1);
-	sys(munmap, list, pointers);
-	sys(munmap, body, st.stx_size);
 	return 0;
+}
+
+// How many pointers a body needs for its arguments and environment.
+static size_t pointers_of(const char *body, size_t size)
+{
+	u32 argc, envc;
+	if (size < START_HEAD)
+		fail(EPROTO, "start message: size");
+	memcpy(&argc, body, 4);
+	memcpy(&envc, body + 4, 4);
+	if (argc == 0 || (u64)argc + envc > size)
+		fail(EPROTO, "start message: counts");
+	return (size_t)argc + envc + 2;
+}
+
+// A body of usual size is in the message itself.
+static long start_inline(u32 exec, const char *body, size_t size, const int *fds, int count)
+{
+	static char *list[INLINE_STRINGS + 2];
+	if (pointers_of(body, size) > INLINE_STRINGS + 2)
+		fail(EPROTO, "start message: counts");
+	return do_start(exec, body, size, list, fds, count);
+}
+
+// A larger one is in a file that comes as the first descriptor.
+static long start_from_file(u32 exec, const int *fds, int count)
+{
+	struct statx st;
+	if (count < 1)
+		fail(EPROTO, "start message: no descriptor");
+	must(sys(statx, fds[0], "", AT_EMPTY_PATH_, STATX_SIZE, &st), "start message");
+	if (st.stx_size < START_HEAD || st.stx_size > 8 << 20)
+		fail(EPROTO, "start message: size");
+	long body = sys(mmap, 0, st.stx_size, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_, fds[0], 0);
+	if (body < 0 && body > -4096)
+		return body;
+	size_t pointers = pointers_of((char *)body, st.stx_size) * sizeof(char *);
+	long ret, list = sys(mmap, 0, pointers, PROT_READ_ | PROT_WRITE_, MAP_PRIVATE_ | MAP_ANONYMOUS_, -1, 0);
+	if (list < 0 && list > -4096) {
+		ret = list;
+	} else {
+		ret = do_start(exec, (char *)body, st.stx_size, (char **)list, fds + 1, count - 1);
+		sys(munmap, list, pointers);
+	}
+	sys(munmap, body, st.stx_size);
+	return ret;
 }
 
 static struct running *running_pid(long pid)
@@ -1165,7 +1193,10 @@ static void obey(void)
 	case MSG_START: {
 		if (one_shot && running_count)
 			fail(EBUSY, "start message: a command runs");
-		long ret = lost ? -EMFILE : do_start(exec, received_fds, count);
+		size_t size = message.head.size - sizeof message.head;
+		long ret = lost ? -EMFILE :
+			size ? start_inline(exec, message.bytes + sizeof message.head, size, received_fds, count) :
+			start_from_file(exec, received_fds, count);
 		for (int i = 0; i < count; i++)
 			sys(close, received_fds[i]);
 		if (ret < 0)

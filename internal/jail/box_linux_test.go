@@ -57,6 +57,10 @@ func description(t testing.TB, base string) *policy.Box {
 		},
 		Mount: policy.Mount{Lower: workspace, Upper: filepath.Join(base, "upper"), Work: filepath.Join(base, "work")},
 	}
+	const version = 1 // LANDLOCK_CREATE_RULESET_VERSION
+	if abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, version); errno == 0 {
+		box.LandlockABI = int(abi)
+	}
 	if uid == 0 {
 		var err error
 		box.Privileged, box.Trusted = true, true
@@ -117,11 +121,6 @@ func live(t testing.TB, d *policy.Box) *resident {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return start(t, d, rest)
-}
-
-func start(t testing.TB, d *policy.Box, rest *plan.Plan) *resident {
-	t.Helper()
 	b, err := jail.StartResident(d.Base(), nil)
 	if err != nil {
 		t.Fatal(err)

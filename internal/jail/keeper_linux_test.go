@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hutch/internal/jail"
-	"hutch/internal/plan"
 	"hutch/internal/policy"
 )
 
@@ -45,22 +44,8 @@ func keeper(t testing.TB) *jail.Keeper {
 // bare is a box whose workspace is an empty mount point.
 func bare(t testing.TB, d *policy.Box) *resident {
 	t.Helper()
-	rest, err := d.View()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ops := rest.Ops[:0]
-	for _, op := range rest.Ops {
-		switch {
-		case op.Code == plan.Overlay && op.Strings[3] == d.Workspace:
-			ops = append(ops, plan.Op{Code: plan.Dir, A: 0o755, Strings: []string{d.Workspace}})
-		case op.Code == plan.SendFD: // the supervisor's descriptor would make it busy
-		default:
-			ops = append(ops, op)
-		}
-	}
-	rest.Ops = ops
-	return start(t, d, rest)
+	d.Resident, d.Mount = true, policy.Mount{}
+	return live(t, d)
 }
 
 // tree writes files below dir; a content of "-" is a whiteout.

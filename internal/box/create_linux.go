@@ -36,8 +36,8 @@ type terms struct {
 
 func (h *held) terms() (*terms, error) {
 	text, err := h.readFile(requestName)
-	if errors.Is(err, fs.ErrNotExist) { // a run kept it
-		return api.Create{Workspace: string(h.record.RawWorkspace), Force: true}, nil
+	if errors.Is(err, fs.ErrNotExist) {
+		return h.termsNow()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("box %s: %w", h.id, err)
@@ -47,6 +47,21 @@ func (h *held) terms() (*terms, error) {
 		return nil, fmt.Errorf("box %s: its request is damaged: %w", h.id, err)
 	}
 	return &t, nil
+}
+
+// termsNow are those of a box that a run kept: what its policy was is not known
+// any more, so it is what holds in its workspace now.
+func (h *held) termsNow() (*terms, error) {
+	c := api.Create{Workspace: string(h.record.RawWorkspace), Force: true, Environ: os.Environ()}
+	sources, _, err := sources(request(c))
+	if err != nil {
+		return nil, err
+	}
+	force, err := policy.Resolve(sources)
+	if err != nil {
+		return nil, err
+	}
+	return &terms{Create: c, InForce: *force}, nil
 }
 
 // Create makes a box: a branch of a workspace and a record. Nothing runs yet.

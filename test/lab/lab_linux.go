@@ -391,6 +391,9 @@ func (w *World) Start(o Options, args ...string) *Running {
 // Pid is hutch's own pid.
 func (r *Running) Pid() int { return r.cmd.Process.Pid }
 
+// Stdout is what hutch has written so far.
+func (r *Running) Stdout() string { return r.stdout.String() }
+
 // Signal sends hutch a signal.
 func (r *Running) Signal(s syscall.Signal) { r.cmd.Process.Signal(s) }
 

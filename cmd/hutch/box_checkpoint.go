@@ -16,7 +16,7 @@ func boxCheckpointCommand() *cobra.Command {
 					return invalid("the name of the checkpoint is empty; give one, or leave it out")
 				}
 			}
-			return withStates(ctx, func(boxes states) error {
+			return withBoxes(ctx, func(boxes quiet) error {
 				c, err := boxes.Checkpoint(ctx, args[0], name)
 				if err != nil {
 					return err

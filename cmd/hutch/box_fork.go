@@ -20,7 +20,7 @@ func boxForkCommand() *cobra.Command {
 		if cmd.Flags().Changed("name") && name == "" {
 			return invalid("--name: it is empty; give a name, or leave the flag out")
 		}
-		return withStates(ctx, func(boxes states) error {
+		return withBoxes(ctx, func(boxes quiet) error {
 			list, err := boxes.Fork(ctx, args[0], n, numbered(name, n))
 			if err != nil {
 				return err

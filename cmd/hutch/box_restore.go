@@ -9,7 +9,7 @@ import (
 func boxRestoreCommand() *cobra.Command {
 	var cmd *cobra.Command
 	cmd = verb("restore BOX NAME", "Take a box back to a checkpoint", words{2, 2, "give a box and the name of a checkpoint; see `hutch box show BOX`"}, func(ctx context.Context, args []string) error {
-		return withStates(ctx, func(boxes states) error {
+		return withBoxes(ctx, func(boxes quiet) error {
 			if err := boxes.Restore(ctx, args[0], args[1]); err != nil || !wantsJSON(cmd.Flags()) {
 				return err
 			}

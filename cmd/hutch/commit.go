@@ -126,8 +126,8 @@ func deliver(ctx context.Context, id string, p box.Promotion, keep bool) (*box.D
 		}
 	}
 	var done *box.Promoted
-	err = withStore(func(s *box.Store) (err error) {
-		done, err = s.Commit(id, p)
+	err = withLocal(ctx, func(boxes *box.Boxes) (err error) {
+		done, err = boxes.Promote(ctx, id, p, keep)
 		return err
 	})
 	return box.Delivered(done, err), err

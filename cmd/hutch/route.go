@@ -21,21 +21,20 @@ type quiet interface {
 	Show(ctx context.Context, id string) (*api.Box, error)
 	Remove(ctx context.Context, id string) error
 	Discard(ctx context.Context, id string, force bool) error
-}
-
-// states is what can be asked of boxes of which more is on disk than a record.
-type states interface {
-	quiet
 	Checkpoint(ctx context.Context, id, name string) (*api.Checkpoint, error)
 	Restore(ctx context.Context, id, name string) error
 	Fork(ctx context.Context, id string, n int, names []string) ([]api.Box, error)
+}
+
+// logs is what can be asked of the commands of a box.
+type logs interface {
 	Execs(ctx context.Context, id string) ([]api.Exec, error)
 	Exec(ctx context.Context, id, exec string) (*api.Exec, error)
 	Output(ctx context.Context, id, exec, stream string, offset int64, follow bool) (io.ReadCloser, error)
 }
 
-// withStates does something with what is on disk of boxes.
-func withStates(ctx context.Context, do func(states) error) error {
+// withLogs does something with the logs of boxes.
+func withLogs(ctx context.Context, do func(logs) error) error {
 	c, err := liveDaemon(ctx)
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ type screen struct {
 	columns int
 	pager   *exec.Cmd
 	pipe    io.WriteCloser
+	gone    bool // the reader has left, who wants no more
 }
 
 // openScreen decides as git does: colours and a pager where standard output is a
@@ -81,14 +82,21 @@ func (s *screen) startPager() {
 	s.Writer, s.pager, s.pipe = pipe, cmd, pipe
 }
 
-// left reports whether err says that the reader has gone, who wants no more.
-func (s *screen) left(err error) bool { return errors.Is(err, syscall.EPIPE) && s.pager != nil }
+// end is the error of writing, less that of a reader who has left.
+func (s *screen) end(err error) error {
+	if errors.Is(err, syscall.EPIPE) && s.pager != nil {
+		s.gone = true
+		return nil
+	}
+	return err
+}
 
 // close waits for the pager to be left.
 func (s *screen) close() {
 	if s.pager != nil {
 		s.pipe.Close()
 		_ = s.pager.Wait() // its exit code says nothing of the diff
+		s.pager = nil
 	}
 }
 

@@ -138,3 +138,8 @@ func (b *Boxes) View(context.Context, string, bool, func(*changeset.Changeset, c
 func (b *Boxes) Commit(context.Context, string, api.Commit) (*Promoted, error) {
 	return nil, errUnsupported
 }
+
+// Promote is not supported here.
+func (b *Boxes) Promote(context.Context, string, Promotion, bool) (*Promoted, error) {
+	return nil, errUnsupported
+}

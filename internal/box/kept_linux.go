@@ -253,6 +253,12 @@ func (b *Boxes) Commit(_ context.Context, name string, c api.Commit) (*Promoted,
 	}, c.Keep)
 }
 
+// Promote is Commit with all that a caller in this process can ask for, to pick
+// among the changes too. With keep the box lives on, on a fresh layer.
+func (b *Boxes) Promote(_ context.Context, name string, opts Promotion, keep bool) (*Promoted, error) {
+	return b.commit(name, opts, keep)
+}
+
 // Commit is that of Boxes, for a process that works on one box.
 func (s *Store) Commit(id string, opts Promotion) (*Promoted, error) {
 	return s.boxes().commit(id, opts, false)

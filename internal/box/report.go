@@ -9,6 +9,7 @@ import (
 
 	"hutch/internal/changeset"
 	"hutch/internal/fsat"
+	"hutch/internal/globs"
 	"hutch/internal/guard"
 	"hutch/internal/outcome"
 	"hutch/internal/promote"
@@ -25,6 +26,7 @@ type DiffReport struct {
 	Held       []guard.Finding     `json:"held"`               // what the handoff guard would not let pass
 	Flagged    []guard.Finding     `json:"flagged"`            // what it would let pass and name
 	Unjudged   string              `json:"unjudged,omitempty"` // why it could not judge
+	Untold     []changeset.Untold  `json:"not_in_patch"`       // what no patch can carry
 }
 
 // DirRename is a directory of which most files moved to another.
@@ -87,6 +89,7 @@ func Describe(c *changeset.Changeset, t changeset.Trees, judge Judge, start time
 	report.Held, report.Flagged = append(report.Held, held...), append(report.Flagged, flagged...)
 	report.FilesCreated, report.FilesModified, report.FilesDeleted = c.Names()
 	report.Skipped = append(report.Skipped, c.Skipped...)
+	report.Untold = append([]changeset.Untold{}, c.Untold()...)
 	for _, d := range dirs {
 		report.Renamed = append(report.Renamed, DirRename(d))
 	}
@@ -113,6 +116,57 @@ func Describe(c *changeset.Changeset, t changeset.Trees, judge Judge, start time
 	}
 	report.ElapsedMicros = time.Since(start).Microseconds()
 	return report, nil
+}
+
+// FileStats are the files of a report, as changeset.WriteStat and its like take
+// them.
+func (r *DiffReport) FileStats() ([]changeset.FileStat, []changeset.DirRename) {
+	state := func(s *DiffSide) *changeset.State {
+		if s == nil {
+			return nil
+		}
+		return &changeset.State{Type: s.Type, Size: s.Size}
+	}
+	before := map[string]*DiffSide{}
+	for i := range r.Entries {
+		before[r.Entries[i].Path] = r.Entries[i].Old
+	}
+	files := []changeset.FileStat{}
+	for i := range r.Entries {
+		e := &r.Entries[i]
+		if e.Status == "" {
+			continue
+		}
+		f := changeset.FileStat{
+			Status: e.Status, Path: e.Path, From: e.RenameFrom, Similarity: e.Similarity, Before: state(e.Old), After: state(e.New),
+			Binary: e.Binary, Hidden: e.NotShown, Added: e.Added, Removed: e.Removed, Hunks: e.Hunks,
+		}
+		if raw, err := base64.StdEncoding.DecodeString(e.PathBase64); err == nil && len(raw) > 0 {
+			f.Path = string(raw)
+		}
+		if f.From != "" {
+			f.Before = state(before[f.From])
+		}
+		files = append(files, f)
+	}
+	var dirs []changeset.DirRename
+	for _, d := range r.Renamed {
+		dirs = append(dirs, changeset.DirRename(d))
+	}
+	return files, dirs
+}
+
+// Select keeps of a change what matches one of the globs, in gitignore's syntax;
+// all of it where there are none.
+func Select(c *changeset.Changeset, patterns []string) (*changeset.Changeset, error) {
+	chosen, err := globs.Parse(patterns)
+	if err != nil {
+		return nil, err
+	}
+	if chosen.Empty() {
+		return c, nil
+	}
+	return c.Only(func(e *changeset.Entry) bool { return chosen.Match(e.Path, e.IsDir()) }), nil
 }
 
 // FileStats gathers what is known of each file without holding its content.

@@ -250,8 +250,8 @@ func (f *FileStat) label() string {
 
 // Untold is something of a change that no patch in git's format can carry.
 type Untold struct {
-	Path string
-	What string // one plain phrase
+	Path string `json:"path"`
+	What string `json:"what"` // one plain phrase
 }
 
 // Untold lists it. What a patch leaves out for its size, or since it cannot be

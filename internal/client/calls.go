@@ -156,9 +156,10 @@ func (c *Client) Fork(ctx context.Context, box string, n int, names []string) ([
 	return list, c.call(ctx, request{method: "POST", path: boxPath(box, "fork"), json: api.ForkRequest{Count: n, Names: names}}, &list)
 }
 
-// Diff reads what a box changed, in a format: json or patch.
-func (c *Client) Diff(ctx context.Context, box, format string, git bool) (io.ReadCloser, error) {
-	query := url.Values{"format": {format}, "git": {strconv.FormatBool(git)}}
+// Diff reads what a box changed, in a format: json or patch. Where there are
+// globs it is what matches one of them.
+func (c *Client) Diff(ctx context.Context, box, format string, git bool, only []string) (io.ReadCloser, error) {
+	query := url.Values{"format": {format}, "git": {strconv.FormatBool(git)}, "only": only}
 	return c.open(ctx, request{method: "GET", path: boxPath(box, "diff"), query: query, accept: "*/*"})
 }
 

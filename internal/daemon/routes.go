@@ -321,13 +321,17 @@ const mostInMemory = 1 << 20
 // the box.
 func (s *Server) diff(ctx context.Context, in *struct {
 	BoxPath
-	Format string `query:"format" enum:"json,patch" default:"json"`
-	Git    bool   `query:"git" doc:".git, too"`
+	Format string   `query:"format" enum:"json,patch" default:"json"`
+	Git    bool     `query:"git" doc:".git, too"`
+	Only   []string `query:"only,explode" doc:"globs in gitignore's syntax: of the change only what matches one"`
 }) (*raw, error) {
 	start := time.Now()
 	var report *box.DiffReport
 	patch := &spool{}
 	err := s.boxes.View(ctx, in.Box, in.Git, func(c *changeset.Changeset, t changeset.Trees, judge box.Judge) (err error) {
+		if c, err = box.Select(c, in.Only); err != nil {
+			return refuse(api.Invalid, err.Error())
+		}
 		if in.Format == "json" {
 			report, err = box.Describe(c, t, judge, start)
 			return err

@@ -8,7 +8,11 @@ import (
 
 // Options say how a process uses its boxes. The zero value is right for a
 // command that is over soon.
-type Options struct{}
+type Options struct {
+	// Pool is how many jails may be made ahead of boxes that will need one; 0 is
+	// none. Fewer are, where little memory is available.
+	Pool int
+}
 
 var (
 	nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)

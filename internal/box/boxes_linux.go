@@ -31,6 +31,11 @@ type Boxes struct {
 	opts  Options
 	work  sync.WaitGroup // what is done in the background
 
+	keepers   keepers
+	pool      *pool
+	closing   chan struct{} // closed when nothing is started any more
+	closeOnce sync.Once
+
 	mu   sync.Mutex
 	open map[string]*held // by id
 
@@ -44,15 +49,18 @@ func OpenBoxes(o Options) (*Boxes, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Boxes{store: store, opts: o, open: map[string]*held{}}, nil
+	b := &Boxes{store: store, opts: o, open: map[string]*held{}, closing: make(chan struct{})}
+	b.pool = newPool(b, o.Pool)
+	return b, nil
 }
 
 // Store is the state directory with its receipts.
 func (b *Boxes) Store() *Store { return b.store }
 
-// Close ends the boxes that live in this process, and waits until what is done
-// in the background is done, or until ctx ends.
+// Close ends the boxes that live in this process: it waits until their commands
+// have ended, or ctx has, and then for what is done in the background.
 func (b *Boxes) Close(ctx context.Context) error {
+	b.drain(ctx)
 	b.mu.Lock()
 	var live []*held
 	for _, h := range b.open {
@@ -74,6 +82,7 @@ func (b *Boxes) Close(ctx context.Context) error {
 	for _, s := range b.layers {
 		s.Close()
 	}
+	b.keepers.close()
 	b.store.Close()
 	return nil
 }

@@ -176,6 +176,19 @@ func (c *cell) view() {
 // furnish puts into the plan what the box sees beside its branch, and makes
 // what that takes in the cell's directory.
 func (c *cell) furnish() error {
+	err := c.show()
+	if err != nil {
+		return err
+	}
+	if c.plan.CacheDirs, err = c.cacheDirs(c.plan.Caches()); err != nil {
+		return err
+	}
+	c.plan.Copies, err = c.copies(c.plan.Parts)
+	return err
+}
+
+// show puts into the plan what the box sees beside its branch.
+func (c *cell) show() error {
 	b := c.plan
 	b.Workspace, b.Home = c.ws.Path, c.host.Home
 	b.Show, b.Links, b.Masks, b.Files, b.Parts = c.seen.Shows, c.seen.Links, c.seen.Masks, c.seen.Files, c.seen.Parts
@@ -195,11 +208,7 @@ func (c *cell) furnish() error {
 			b.Show[i].Mode = view.ReadOnly
 		}
 	}
-	if b.CacheDirs, err = c.cacheDirs(b.Caches()); err != nil {
-		return err
-	}
-	b.Copies, err = c.copies(b.Parts)
-	return err
+	return nil
 }
 
 // environ is the environment of a box's commands.

@@ -130,6 +130,16 @@ func (l *Live) handedOut(tag uint64) int {
 	return -1
 }
 
+// SetDisk says in which directories, names in Limits.Disk.Dir, what the box takes
+// of a file system counts from now on. It needs to be known only before the first
+// command, and whenever a layer has taken another's place.
+func (l *Live) SetDisk(names []string) error {
+	l.diskMu.Lock()
+	defer l.diskMu.Unlock()
+	l.Limits.Disk.Names = names
+	return l.Limits.Disk.Begin(0)
+}
+
 // outOfDisk looks once more when a command has ended: what it wrote last, nobody
 // has looked at. Where somebody is just looking, he will tell.
 func (l *Live) outOfDisk() bool {

@@ -19,6 +19,7 @@ import (
 	"hutch/internal/api"
 	"hutch/internal/changeset"
 	"hutch/internal/fsat"
+	"hutch/internal/jail"
 	"hutch/internal/layers"
 )
 
@@ -51,6 +52,14 @@ func OpenBoxes(o Options) (*Boxes, error) {
 	}
 	b := &Boxes{store: store, opts: o, open: map[string]*held{}, closing: make(chan struct{})}
 	b.pool = newPool(b, o.Pool)
+	if o.Pool > 0 { // it is there for long, and what a crash left of one like it, nobody else may clear soon
+		b.work.Go(func() {
+			jail.SweepCgroups()
+			for _, base := range store.bases() {
+				store.sweep(base)
+			}
+		})
+	}
 	return b, nil
 }
 

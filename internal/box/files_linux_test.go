@@ -59,11 +59,11 @@ func TestFilesGoIntoABoxAndOut(t *testing.T) {
 		}
 	}
 	// As the box's user: it may do with them what it likes.
-	said(t, sh(t, b, box, "stat -c '%a %u %g' a a/b a/b/file given /tmp/f | sort -u | grep -v \"$(id -u) $(id -g)$\"; cat a/b/file given; rm -r a given /tmp/f; echo"), "newchanged\n")
+	said(t, inBox(t, b, box, "stat -c '%a %u %g' a a/b a/b/file given /tmp/f | sort -u | grep -v \"$(id -u) $(id -g)$\"; cat a/b/file given; rm -r a given /tmp/f; echo"), "newchanged\n")
 	if got, _ := os.ReadFile(filepath.Join(ws, "given")); string(got) != "host" {
 		t.Errorf("the workspace's own file is %q", got)
 	}
-	said(t, sh(t, b, box, "mkdir d; echo x >d/f; ln -s f d/l; ln -s nowhere d/dangling; mkfifo d/fifo"), "")
+	said(t, inBox(t, b, box, "mkdir d; echo x >d/f; ln -s f d/l; ln -s nowhere d/dangling; mkfifo d/fifo"), "")
 	list, err := b.ListDir(box, ws+"/d")
 	if err != nil || len(list) != 4 || list[0].Name != "dangling" || list[0].Target != "nowhere" || list[1].Type != "file" && list[1].Type != "other" || list[2].Path != ws+"/d/fifo" && list[1].Path != ws+"/d/f" {
 		t.Errorf("%+v, %v", list, err)
@@ -79,7 +79,7 @@ func TestFilesGoIntoABoxAndOut(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	said(t, sh(t, b, box, "ls"), "large\n")
+	said(t, inBox(t, b, box, "ls"), "large\n")
 }
 
 func TestWhatIsNoFileOfABoxIsRefused(t *testing.T) {
@@ -87,7 +87,7 @@ func TestWhatIsNoFileOfABoxIsRefused(t *testing.T) {
 	ws := t.TempDir()
 	no := false
 	box := create(t, b, api.Create{Workspace: ws}).ID
-	said(t, sh(t, b, box, "mkfifo fifo; mkdir dir full; touch full/x; ln -s loop loop; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"socket\")'"), "")
+	said(t, inBox(t, b, box, "mkfifo fifo; mkdir dir full; touch full/x; ln -s loop loop; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"socket\")'"), "")
 	for _, c := range []struct {
 		name string
 		want api.Code
@@ -124,14 +124,14 @@ func TestWhatIsNoFileOfABoxIsRefused(t *testing.T) {
 	if err := b.WriteFile(box, ws+"/half", 0, io.MultiReader(strings.NewReader("half"), failing{})); err == nil {
 		t.Error("the reader failed, and nobody says so")
 	}
-	said(t, sh(t, b, box, "ls -A | grep -v -e fifo -e socket -e dir -e full -e loop; echo"), "\n")
+	said(t, inBox(t, b, box, "ls -A | grep -v -e fifo -e socket -e dir -e full -e loop; echo"), "\n")
 
 	// A link at the end is replaced, and not followed.
-	said(t, sh(t, b, box, "ln -s /etc/hosts link"), "")
+	said(t, inBox(t, b, box, "ln -s /etc/hosts link"), "")
 	if err := b.WriteFile(box, ws+"/link", 0, strings.NewReader("mine")); err != nil {
 		t.Error(err)
 	}
-	said(t, sh(t, b, box, "test ! -L link && cat link; echo"), "mine\n")
+	said(t, inBox(t, b, box, "test ! -L link && cat link; echo"), "mine\n")
 
 	readOnly := create(t, b, api.Create{Workspace: ws, Policy: policy.Policy{Capabilities: policy.Capabilities{FSWrite: &no}}}).ID
 	if err := b.WriteFile(readOnly, ws+"/x", 0, strings.NewReader("x")); code(err) != api.Refused {

@@ -585,7 +585,7 @@ func (s *Store) sweep(base string) {
 
 // notABox reports whether an entry of a directory of boxes is something else: the
 // layers, where --layer-dir named it.
-func notABox(e fs.DirEntry) bool { return strings.HasPrefix(e.Name(), ".") }
+func notABox(e fs.DirEntry) bool { return e.Name() == layersName }
 
 func (s *Store) clear(path string, due func(*Record) bool) error {
 	d, err := openDir(path)

@@ -25,8 +25,8 @@ import (
 	"hutch/internal/policy"
 )
 
-// sh runs a shell command in a box and returns its outcome.
-func sh(t testing.TB, b *Boxes, box, script string) *outcome.Outcome {
+// inBox runs a shell command in a box and returns its outcome.
+func inBox(t testing.TB, b *Boxes, box, script string) *outcome.Outcome {
 	t.Helper()
 	return ran(t, b, box, api.Run{Argv: []string{"/bin/sh", "-c", script}})
 }
@@ -63,8 +63,8 @@ func TestWhatOneCommandLeavesTheNextFinds(t *testing.T) {
 	ws := t.TempDir()
 	os.WriteFile(filepath.Join(ws, "given"), []byte("host\n"), 0o644)
 	box := create(t, b, api.Create{Workspace: ws}).ID
-	said(t, sh(t, b, box, "cat given; echo new >made; echo t >/tmp/t; echo h >$HOME/.h; mkdir -p d/e && mv d f && echo $HUTCH_BOX"), "host\n"+box+"\n")
-	said(t, sh(t, b, box, "cat made /tmp/t $HOME/.h; ls f; pwd"), "new\nt\nh\ne\n"+ws+"\n")
+	said(t, inBox(t, b, box, "cat given; echo new >made; echo t >/tmp/t; echo h >$HOME/.h; mkdir -p d/e && mv d f && echo $HUTCH_BOX"), "host\n"+box+"\n")
+	said(t, inBox(t, b, box, "cat made /tmp/t $HOME/.h; ls f; pwd"), "new\nt\nh\ne\n"+ws+"\n")
 	if _, err := os.Stat(filepath.Join(ws, "made")); !errors.Is(err, os.ErrNotExist) {
 		t.Error("the box wrote to the workspace")
 	}
@@ -75,15 +75,15 @@ func TestWhatOneCommandLeavesTheNextFinds(t *testing.T) {
 	if got, err := b.Show(box); err != nil || got.Live || got.State != api.Ready || got.Execs != 2 {
 		t.Errorf("after its release: %+v, %v", got, err)
 	}
-	said(t, sh(t, b, box, "cat made; ls f; test ! -e /tmp/t"), "new\ne\n")
+	said(t, inBox(t, b, box, "cat made; ls f; test ! -e /tmp/t"), "new\ne\n")
 }
 
 func TestTwoBoxesOfOneWorkspaceDoNotSeeEachOther(t *testing.T) {
 	b := testBoxes(t)
 	ws := t.TempDir()
 	one, two := create(t, b, api.Create{Workspace: ws}).ID, create(t, b, api.Create{Workspace: ws}).ID
-	said(t, sh(t, b, one, "echo 1 >file; echo 1 >/tmp/file; sleep 100 >/dev/null 2>&1 & echo"), "\n")
-	said(t, sh(t, b, two, "ls; ls /tmp/file 2>/dev/null; cat /proc/[0-9]*/cmdline | grep -a 'sleep.10[0]'; echo -"), "-\n")
+	said(t, inBox(t, b, one, "echo 1 >file; echo 1 >/tmp/file; sleep 100 >/dev/null 2>&1 & echo"), "\n")
+	said(t, inBox(t, b, two, "ls; ls /tmp/file 2>/dev/null; cat /proc/[0-9]*/cmdline | grep -a 'sleep.10[0]'; echo -"), "-\n")
 	list, err := b.Processes(two)
 	if err != nil || len(list) != 0 {
 		t.Errorf("%v, %v", list, err)
@@ -121,28 +121,28 @@ func TestEndsAreToldAsTheyWere(t *testing.T) {
 	if list, err := b.Processes(box); err != nil || len(list) != 0 {
 		t.Errorf("left: %+v, %v", list, err)
 	}
-	said(t, sh(t, b, box, "echo still here"), "still here\n")
+	said(t, inBox(t, b, box, "echo still here"), "still here\n")
 }
 
 func TestTheMemoryLimitIsTold(t *testing.T) {
 	b := testBoxes(t)
 	limit := policy.Size(64 << 20)
 	box := create(t, b, api.Create{Policy: policy.Policy{Limits: policy.Limits{Memory: &limit}}}).ID
-	said(t, sh(t, b, box, "echo before"), "before\n")
+	said(t, inBox(t, b, box, "echo before"), "before\n")
 	out := ran(t, b, box, api.Run{Argv: []string{"python3", "-c", "x = b'1' * (400 << 20); print(len(x))"}})
 	if out.Status != outcome.MemoryExceeded {
 		t.Errorf("%s, exit code %d, stdout %q, stderr %q, error %q", out.Status, out.ExitCode, out.Stdout, out.Stderr, out.Error)
 	}
-	said(t, sh(t, b, box, "echo after"), "after\n")
+	said(t, inBox(t, b, box, "echo after"), "after\n")
 }
 
 func TestADeadlineEndsOnlyItsCommandsTree(t *testing.T) {
 	b := testBoxes(t)
 	box := create(t, b, api.Create{}).ID
-	said(t, sh(t, b, box, "sleep 321 >/dev/null 2>&1 & echo up"), "up\n")
+	said(t, inBox(t, b, box, "sleep 321 >/dev/null 2>&1 & echo up"), "up\n")
 	var all sync.WaitGroup
 	all.Go(func() {
-		said(t, sh(t, b, box, "sleep 1; echo through"), "through\n")
+		said(t, inBox(t, b, box, "sleep 1; echo through"), "through\n")
 	})
 	short := 0.3
 	out := ran(t, b, box, api.Run{Argv: []string{"sh", "-c", "setsid sleep 654 & sleep 654 & (sleep 654 &) ; wait"}, Timeout: &short})
@@ -245,10 +245,10 @@ func TestThePolicyHoldsForEveryCommand(t *testing.T) {
 	os.WriteFile(filepath.Join(ws, "secret.env"), []byte("x"), 0o644)
 	os.WriteFile(filepath.Join(ws, "run"), []byte("#!/bin/sh\n"), 0o755)
 	box := create(t, b, api.Create{Workspace: ws, Policy: policy.Policy{Capabilities: policy.Capabilities{FSWrite: &no, TTY: &no}, Paths: policy.Paths{Hide: []string{"*.env", "run"}}}}).ID
-	if out := sh(t, b, box, "echo x >file"); out.Status != outcome.Failed || !strings.Contains(out.Stderr, "Read-only") {
+	if out := inBox(t, b, box, "echo x >file"); out.Status != outcome.Failed || !strings.Contains(out.Stderr, "Read-only") {
 		t.Errorf("%s: %q", out.Status, out.Stderr)
 	}
-	said(t, sh(t, b, box, "ls; test ! -e secret.env && echo absent"), "absent\n")
+	said(t, inBox(t, b, box, "ls; test ! -e secret.env && echo absent"), "absent\n")
 	for _, r := range []api.Run{{Argv: []string{"true"}, TTY: &api.Size{}}, {Argv: []string{"./run"}}} {
 		if out := ran(t, b, box, r); out.Status != outcome.Denied || len(out.Denied) != 1 || out.ExitCode != 125 {
 			t.Errorf("%q: %+v", r.Argv, out)
@@ -257,11 +257,11 @@ func TestThePolicyHoldsForEveryCommand(t *testing.T) {
 	// It is the policy that the box was created with.
 	os.WriteFile(filepath.Join(ws, ".hutch.toml"), []byte("[capabilities]\nsubprocess = false\n"), 0o644)
 	b.Release(box)
-	said(t, sh(t, b, box, "/bin/echo sub"), "sub\n")
+	said(t, inBox(t, b, box, "/bin/echo sub"), "sub\n")
 	os.Remove(filepath.Join(ws, ".hutch.toml"))
 
 	blind := create(t, b, api.Create{Workspace: ws, Policy: policy.Policy{Capabilities: policy.Capabilities{FSRead: &no}}}).ID
-	said(t, sh(t, b, blind, "ls -A; touch x 2>/dev/null || echo empty"), "empty\n")
+	said(t, inBox(t, b, blind, "ls -A; touch x 2>/dev/null || echo empty"), "empty\n")
 }
 
 func TestABackgroundServerIsReached(t *testing.T) {
@@ -291,7 +291,7 @@ http.server.HTTPServer(("127.0.0.1", 8123), H).serve_forever()
 		if err != nil || !strings.Contains(string(got), "from the box /path") {
 			t.Errorf("%q, %v", got, err)
 		}
-		said(t, sh(t, b, box, "echo between"), "between\n")
+		said(t, inBox(t, b, box, "echo between"), "between\n")
 	}
 	if _, err := b.Dial(context.Background(), box, 8124); code(err) != api.NotFound {
 		t.Errorf("nobody listens there: %v", err)
@@ -307,7 +307,7 @@ http.server.HTTPServer(("127.0.0.1", 8123), H).serve_forever()
 func TestSomethingListensOnIPv6Alone(t *testing.T) {
 	b := testBoxes(t)
 	box := create(t, b, api.Create{}).ID
-	said(t, sh(t, b, box, `python3 -c '
+	said(t, inBox(t, b, box, `python3 -c '
 import socket
 s = socket.socket(socket.AF_INET6); s.bind(("::1", 8125)); s.listen()
 open("/tmp/up", "w")
@@ -326,8 +326,8 @@ for i in $(seq 200); do test -e /tmp/up && break; sleep .05; done; echo`), "\n")
 func TestEveryCommandIsOnRecord(t *testing.T) {
 	b := testBoxes(t)
 	box := create(t, b, api.Create{}).ID
-	said(t, sh(t, b, box, "echo one"), "one\n")
-	large := sh(t, b, box, "head -c 300000 /dev/zero | tr '\\0' x; echo err >&2; exit 3")
+	said(t, inBox(t, b, box, "echo one"), "one\n")
+	large := inBox(t, b, box, "head -c 300000 /dev/zero | tr '\\0' x; echo err >&2; exit 3")
 	if large.StdoutBytes != 300000 || len(large.Stdout) != 300000 || large.StdoutPath == "" {
 		t.Errorf("%d bytes, %d here, path %q", large.StdoutBytes, len(large.Stdout), large.StdoutPath)
 	}
@@ -483,8 +483,8 @@ func TestClosingWaitsForCommandsAndThenEndsThem(t *testing.T) {
 	b.store, _ = OpenStore()
 }
 
-// leftovers lists what of boxes is there: mounts, processes, directories.
-func leftovers(t *testing.T, state string) []string {
+// jailsLeft lists what of boxes is there: mounts, processes, directories.
+func jailsLeft(t *testing.T, state string) []string {
 	t.Helper()
 	var found []string
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
@@ -567,10 +567,10 @@ func TestAfterAKillOfTheHolderNothingIsLeft(t *testing.T) {
 			t.Errorf("what ran: %+v", e)
 		}
 	}
-	said(t, sh(t, b, box, "cat written"), "by the first holder\n")
-	said(t, sh(t, b, quiet, "ls -A"), "")
+	said(t, inBox(t, b, box, "cat written"), "by the first holder\n")
+	said(t, inBox(t, b, quiet, "ls -A"), "")
 	// What its jail left on the disk is cleared as what any crash leaves is.
-	for _, name := range leftovers(t, state) {
+	for _, name := range jailsLeft(t, state) {
 		old := time.Now().Add(-time.Hour)
 		_ = os.Chtimes(filepath.Join(state, "hutch/boxes", name), old, old)
 	}
@@ -580,7 +580,7 @@ func TestAfterAKillOfTheHolderNothingIsLeft(t *testing.T) {
 		}
 	}
 	b.store.sweep(b.store.bases()[0])
-	if left := leftovers(t, state); len(left) != 0 {
+	if left := jailsLeft(t, state); len(left) != 0 {
 		t.Errorf("left: %q", left)
 	}
 	if n, line, reason, err := b.store.Receipts.Verify(); err != nil || line != 0 || n == 0 {
@@ -598,7 +598,7 @@ func TestHoldABox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	said(t, sh(t, b, box, "echo by the first holder >written"), "")
+	said(t, inBox(t, b, box, "echo by the first holder >written"), "")
 	for range 2 {
 		if _, err := b.Exec(context.Background(), box, api.Run{Argv: []string{"sh", "-c", "setsid sleep 1000 & sleep 1000"}}, Streams{}); err != nil {
 			t.Fatal(err)
@@ -638,7 +638,7 @@ func TestManyCommandsAtOnceInManyBoxes(t *testing.T) {
 				}
 			})
 		}
-		t.Cleanup(func() { said(t, sh(t, b, box, "wc -l <log"), "40\n") })
+		t.Cleanup(func() { said(t, inBox(t, b, box, "wc -l <log"), "40\n") })
 	}
 	all.Wait()
 }
@@ -653,7 +653,7 @@ func TestNothingIsLeftOfABox(t *testing.T) {
 	}
 	one := func() {
 		box := create(t, b, api.Create{}).ID
-		said(t, sh(t, b, box, "sleep 100 >/dev/null 2>&1 & echo x >f"), "")
+		said(t, inBox(t, b, box, "sleep 100 >/dev/null 2>&1 & echo x >f"), "")
 		if err := b.Discard(context.Background(), box, true); err != nil {
 			t.Error(err)
 		}
@@ -666,7 +666,7 @@ func TestNothingIsLeftOfABox(t *testing.T) {
 	runtime.GC()
 	after := 0
 	for range 100 {
-		if after, _ = count(); after <= before && len(leftovers(t, state)) == 0 {
+		if after, _ = count(); after <= before && len(jailsLeft(t, state)) == 0 {
 			break
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -674,7 +674,7 @@ func TestNothingIsLeftOfABox(t *testing.T) {
 	if after > before {
 		t.Errorf("%d descriptors, and %d after ten boxes", before, after)
 	}
-	if left := leftovers(t, state); len(left) != 0 {
+	if left := jailsLeft(t, state); len(left) != 0 {
 		t.Errorf("left: %q", left)
 	}
 }

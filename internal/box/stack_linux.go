@@ -53,8 +53,10 @@ func layersPath(s *Store, base string) string {
 	if base == filepath.Join(s.Path, "boxes") {
 		return filepath.Join(s.Path, "layers")
 	}
-	return filepath.Join(base, ".layers")
+	return filepath.Join(base, layersName)
 }
+
+const layersName = ".layers"
 
 func (h *held) layers() (*layers.Store, error) { return h.boxes.layersOf(filepath.Dir(h.path)) }
 

@@ -20,7 +20,7 @@ type Listener struct {
 	Name string // as /v1/status tells it
 	Host string // of TCP: what a Host may be
 	path string // of a socket that we made
-	id   [2]uint64
+	made unix.Stat_t
 }
 
 // ownOnly lets in only whom the daemon runs as, and root.
@@ -66,13 +66,13 @@ func ListenUnix(path string) (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w; a file that is in the way must be removed, and a path has at most 107 bytes", err)
 	}
-	l.SetUnlinkOnClose(false) // Remove looks first whether it is ours
+	l.SetUnlinkOnClose(false) // Close looks first whether it is ours
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	return &Listener{Listener: ownOnly{l}, Name: "unix:" + path, path: path, id: [2]uint64{st.Dev, st.Ino}}, nil
+	return &Listener{Listener: ownOnly{l}, Name: "unix:" + path, path: path, made: st}, nil
 }
 
 // trusted refuses a directory in which somebody else could put a socket of his
@@ -88,12 +88,15 @@ func trusted(dir string) error {
 	return nil
 }
 
-// Remove takes the socket away, if it is still the one that was made here.
-func (l *Listener) Remove() {
+// Close takes the socket away, if it is still the one that was made here, and
+// ends listening.
+func (l *Listener) Close() error {
 	var st unix.Stat_t
-	if l.path != "" && unix.Lstat(l.path, &st) == nil && l.id == [2]uint64{st.Dev, st.Ino} {
+	// The time, too: an inode's number is soon used again.
+	if l.path != "" && unix.Lstat(l.path, &st) == nil && st.Dev == l.made.Dev && st.Ino == l.made.Ino && st.Mtim == l.made.Mtim {
 		_ = os.Remove(l.path)
 	}
+	return l.Listener.Close()
 }
 
 // ListenTCP listens at HOST:PORT. Whoever serves there must ask for a token.

@@ -253,3 +253,18 @@ func (l *lives) anyRuns() bool {
 	}
 	return false
 }
+
+// killAll ends what runs in the boxes that requests still need.
+func (l *lives) killAll() {
+	l.mu.Lock()
+	var ids []string
+	for id, b := range l.live {
+		if b.users > 0 {
+			ids = append(ids, id)
+		}
+	}
+	l.mu.Unlock()
+	for _, id := range ids {
+		_ = l.boxes.Kill(id, api.Kill{All: true}) // the box may have gone
+	}
+}

@@ -73,6 +73,7 @@ func (s *Server) Serve(ctx context.Context, listeners []net.Listener, times Time
 	}
 	s.drain(times.Drain)
 	cut() // ends what follows and what tunnels, and the commands that are still waited for
+	s.lives.killAll()
 	done, cancel := context.WithTimeout(context.Background(), closing)
 	defer cancel()
 	closed := s.boxes.Close(done)

@@ -38,16 +38,16 @@ func TestASocketThatWasLeft(t *testing.T) {
 	if _, err := ListenUnix(path); err == nil || !strings.Contains(err.Error(), "somebody serves") {
 		t.Errorf("%v", err)
 	}
-	l.Close() // as a daemon that dies leaves it
+	l.Listener.Close() // as a daemon that dies leaves it
+	time.Sleep(10 * time.Millisecond)
 	again, err := ListenUnix(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Remove() // is not ours any more
+	l.Close() // is not ours any more
 	if _, err := os.Lstat(path); err != nil {
 		t.Error("the next daemon's socket was taken away")
 	}
-	again.Remove()
 	again.Close()
 	if _, err := os.Lstat(path); !os.IsNotExist(err) {
 		t.Error("it is still there")
@@ -87,7 +87,6 @@ func TestOneDaemonAStateDirectory(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	// One that is about to end is waited for.
-	l.Remove()
 	l.Close()
 	time.AfterFunc(100*time.Millisecond, lock.Release)
 	next, err := TakeLock(dir, filepath.Join(dir, "s"))

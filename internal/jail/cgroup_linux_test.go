@@ -1,9 +1,13 @@
 package jail
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 )
 
 func TestMountedCgroup(t *testing.T) {
@@ -54,5 +58,69 @@ func TestGroupsThatHoldProcessesHaveNoChildren(t *testing.T) {
 		if got := mayHaveChildren(dir); got != c.want {
 			t.Errorf("processes %q, type %q: %v", c.procs, c.kind, got)
 		}
+	}
+}
+
+func TestFreeze(t *testing.T) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, top, err := mountedCgroup(string(mounts), "cgroup2", "", "/")
+	if err != nil || os.Geteuid() != 0 {
+		t.Skip("as root, where there is cgroup v2")
+	}
+	dir := filepath.Join(top, fmt.Sprintf("%sfreeze-%d", groupName, os.Getpid()))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	group := &Cgroup{v2: dir, oom: -1}
+	busy := exec.Command("sh", "-c", "echo 0 >$0/cgroup.procs; while :; do :; done", dir)
+	if err := busy.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		group.Thaw()
+		busy.Process.Kill()
+		busy.Wait()
+		for range 100 {
+			if os.Remove(dir) == nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		t.Error("the group was left")
+	})
+	used := func() string {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", busy.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(strings.Fields(string(text))[13:15], " ")
+	}
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		if procs, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs")); len(procs) > 0 {
+			break
+		} else if time.Since(start) > 30*time.Second {
+			t.Fatal("it did not join")
+		}
+	}
+	if ok, err := group.Freeze(30 * time.Second); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	before := used()
+	time.Sleep(100 * time.Millisecond)
+	if after := used(); after != before {
+		t.Errorf("it ran while it was frozen: %s, %s", before, after)
+	}
+	group.Thaw()
+	for start := time.Now(); used() == before; time.Sleep(time.Millisecond) {
+		if time.Since(start) > 30*time.Second {
+			t.Fatal("it did not go on")
+		}
+	}
+	var none *Cgroup
+	if ok, _ := none.Freeze(time.Second); ok {
+		t.Error("frozen, without a group")
 	}
 }

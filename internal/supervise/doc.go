@@ -1,5 +1,6 @@
-// Package supervise follows one command from start to truth: it drains its
-// output into files the box never holds, keeps its deadline and memory limit,
+// Package supervise follows commands from start to truth, one in a box of its own
+// (Command) or many in a box that lives (Live): it drains their
+// output into files the box never holds, keeps their deadlines and memory limit,
 // ends the whole tree when it must, and reports what really happened.
 //
 // It may touch: the box's control socket, its pipes, and the capture files.

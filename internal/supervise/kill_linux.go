@@ -18,29 +18,37 @@ func (l *Live) destroy(r *Running) {
 	if !l.signal(r, unix.SIGSTOP) {
 		return
 	}
-	for {
+	l.killAll(r)
+	if l.concluded(r) || !l.signal(r, unix.SIGKILL) {
+		return
+	}
+	// PID 1 has yet to tell of its end.
+	for pause := 200 * time.Microsecond; !l.concluded(r); pause = min(2*pause, 100*time.Millisecond) {
+		time.Sleep(pause)
 		l.killAll(r)
-		if !l.signal(r, unix.SIGKILL) {
-			return
-		}
-		time.Sleep(time.Millisecond) // PID 1 has yet to tell
 	}
 }
 
-// signal sends a signal to a command that is being killed; false when it has
-// ended, and with that is over.
+// signal sends a signal to a command that is being killed; false when it is over.
 func (l *Live) signal(r *Running, sig syscall.Signal) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case l.over || r.isOver:
-		return false
-	case r.hasExited && sig == unix.SIGKILL:
-		r.finish()
+	if l.over || r.isOver {
 		return false
 	}
 	l.box.Signal(r.id, sig)
 	return true
+}
+
+// concluded tells whether a command that was killed is over, now that nothing it
+// started is left.
+func (l *Live) concluded(r *Running) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.over && !r.isOver && r.hasExited {
+		r.finish()
+	}
+	return l.over || r.isOver
 }
 
 // sweep kills what was left running, where that alone takes too much. The gate is

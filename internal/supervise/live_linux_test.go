@@ -536,7 +536,7 @@ func TestADeadBoxIsNoSuccess(t *testing.T) {
 
 func TestAFrozenBoxStandsStill(t *testing.T) {
 	b := newBox(t, nil, supervise.FollowOptions{})
-	e := b.sh(`sleep 3000 & p=$!; until grep -q sleep /proc/$p/comm; do :; done; kill -STOP $p; echo ready
+	e := b.sh(`sleep 3000 & p=$!; until grep -q sleep /proc/$p/comm; do :; done; kill -STOP $p; until grep -q '^State:.T' /proc/$p/status; do :; done; echo ready
 	(while :; do echo x; done) >>grows & (while :; do echo x; done) >>grows &
 	python3 -c "
 import threading, os

@@ -243,6 +243,9 @@ func (r *Running) lost() {
 		r.result.Duration = time.Duration(monotonic() - r.began)
 	}
 	if !r.result.Known {
+		if r.live.cgroup.OOMKills() > r.live.oomKills {
+			r.result.End = firstOf(r.result.End, OutOfMemory)
+		}
 		r.result.End = firstOf(r.result.End, BoxFailed)
 	}
 	r.finish()

@@ -200,8 +200,9 @@ func (b *Boxes) Fork(_ context.Context, name string, count int, names []string) 
 	return forks, nil
 }
 
-// beget fills the directory of a fork. Its record is written last, and once it
-// is flushed the file system's log has all that was made before it.
+// beget fills the directory of a fork. Its record is written last, and nothing
+// is flushed: what a power cut takes of a fork that was made a moment ago is the
+// fork, whose empty record is none (an fsync is 0.2 ms at best).
 func (h *held) beget(d *dir, r *Record) (err error) {
 	s, err := h.layers()
 	if err != nil {
@@ -236,7 +237,7 @@ func (h *held) beget(d *dir, r *Record) (err error) {
 	if err != nil {
 		return err
 	}
-	return d.put(recordName, text)
+	return d.place(recordName, text)
 }
 
 // reset gives a box whose change is in the workspace a fresh layer and a fresh

@@ -55,6 +55,10 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if id := os.Getenv(churnEnv); id != "" {
+		fmt.Fprintln(os.Stderr, churn(id))
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
 }
 

@@ -180,7 +180,7 @@ func (d *dir) replace(name string, content []byte, flush bool) error {
 	return nil
 }
 
-// put is save for what nobody looks for before a record that is yet to be
+// put writes a file that nobody looks for before a record that is yet to be
 // written, durably, says that it is there.
 func (d *dir) put(name string, content []byte) error {
 	file, err := d.createFile(name)
@@ -192,6 +192,19 @@ func (d *dir) put(name string, content []byte) error {
 		return stateError(err)
 	}
 	if err := file.Sync(); err != nil {
+		return stateError(err)
+	}
+	return nil
+}
+
+// place writes a small new file at once, without a flush.
+func (d *dir) place(name string, content []byte) error {
+	file, err := d.createFile(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := file.Write(content); err != nil {
 		return stateError(err)
 	}
 	return nil
@@ -226,6 +239,9 @@ func (d *dir) readFile(name string) ([]byte, error) {
 
 func (d *dir) read() (*Record, error) {
 	text, err := d.readFile(recordName)
+	if err == nil && len(text) == 0 { // of a fork that a power cut came upon
+		err = fs.ErrNotExist
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,143 @@
+package box
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"hutch/internal/api"
+	"hutch/internal/outcome"
+)
+
+func TestALiveBoxIsFrozenForkedAndRestored(t *testing.T) {
+	b := testBoxes(t)
+	ws := testWorkspace(t)
+	box := create(t, b, api.Create{Workspace: ws}).ID
+	said(t, inBox(t, b, box, "echo one >a; rm -r d; echo kept >/tmp/kept; mkdir new; echo n >new/n"), "")
+	checkpoint(t, b, box, "one")
+	if got, err := b.Show(box); err != nil || !got.Live || got.Layers != 1 {
+		t.Errorf("a checkpoint is no end of it: %+v, %v", got, err)
+	}
+	// What stands in the layer below can be seen, changed and removed; /tmp is as it was.
+	said(t, inBox(t, b, box, "cat a new/n /tmp/kept; ls; mv new moved; echo two >a; rm b; echo two >>moved/n"), "one\nn\nkept\na\nb\nf\nl\nnew\n")
+	fork := fork(t, b, box, 2)
+	for _, f := range fork {
+		said(t, inBox(t, b, f.ID, "cat a moved/n; ls; test ! -e /tmp/kept; echo "+f.ID+" >own"), "two\nn\ntwo\na\nf\nl\nmoved\n")
+	}
+	said(t, inBox(t, b, box, "ls"), "a\nf\nl\nmoved\n")
+	grand := fork[0].ID
+	of := must1(b.Fork(bg, grand, 1, nil))
+	said(t, inBox(t, b, of[0].ID, "cat own"), grand+"\n")
+
+	restore(t, b, box, "one")
+	said(t, inBox(t, b, box, "cat a new/n /tmp/kept; ls"), "one\nn\nkept\na\nb\nf\nl\nnew\n")
+	for _, f := range append(fork, of...) {
+		if err := b.Discard(bg, f.ID, true); err != nil {
+			t.Error(err)
+		}
+	}
+	for path, want := range map[string]string{"a": "1", "b": "2", "d/a": "3"} {
+		if got, err := os.ReadFile(filepath.Join(ws, path)); err != nil || string(got) != want {
+			t.Errorf("%s in the workspace: %q, %v", path, got, err)
+		}
+	}
+}
+
+func must1[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func TestABusyBoxIsCopied(t *testing.T) {
+	b := testBoxes(t)
+	box := create(t, b, api.Create{Workspace: testWorkspace(t)}).ID
+	said(t, inBox(t, b, box, `python3 -c '
+import time, os
+f = open("growing", "w")
+i = 0
+while not os.path.exists("/tmp/stop"):
+    i += 1
+    f.write("x"*1000); f.flush()
+    time.sleep(.001)
+' >/dev/null 2>&1 &
+while ! test -s growing; do sleep .01; done; echo first >a`), "")
+	made, err := b.Checkpoint(bg, box, "busy")
+	if err != nil || !made.Copied {
+		t.Fatalf("%+v, %v", made, err)
+	}
+	if err := b.Restore(bg, box, "busy"); code(err) != api.NotQuiet {
+		t.Errorf("a busy box was restored: %v", err)
+	}
+	fork := fork(t, b, box, 1)[0].ID
+	before := inBox(t, b, fork, "wc -c <growing; cat a")
+	time.Sleep(200 * time.Millisecond)
+	after := inBox(t, b, fork, "wc -c <growing; cat a")
+	if before.Stdout != after.Stdout || !strings.HasSuffix(before.Stdout, "first\n") {
+		t.Errorf("what the other box writes shows in its fork: %q, then %q", before.Stdout, after.Stdout)
+	}
+	one := inBox(t, b, box, "wc -c <growing").Stdout
+	time.Sleep(200 * time.Millisecond)
+	if two := inBox(t, b, box, "wc -c <growing; echo late >a").Stdout; one == two {
+		t.Errorf("it does not go on: %q", one)
+	}
+	if err := b.Kill(box, api.Kill{All: true}); err != nil {
+		t.Fatal(err)
+	}
+	restore(t, b, box, "busy")
+	said(t, inBox(t, b, box, "cat a; test -s growing"), "first\n")
+}
+
+func TestALiveBoxIsCommittedAndLivesOn(t *testing.T) {
+	b := testBoxes(t)
+	ws := testWorkspace(t)
+	box := create(t, b, api.Create{Workspace: ws}).ID
+	said(t, inBox(t, b, box, "sleep 1000 >/dev/null 2>&1 & echo one >a; rm -r d; echo t >/tmp/t"), "")
+	if _, err := b.Commit(bg, box, api.Commit{Keep: true}); code(err) != api.NotQuiet {
+		t.Errorf("a busy box was committed: %v", err)
+	}
+	if err := b.Kill(box, api.Kill{All: true}); err != nil {
+		t.Fatal(err)
+	}
+	for i, round := range []struct{ script, file, want string }{{"cat a /tmp/t", "a", "one\n"}, {"echo two >>a; cat a /tmp/t", "a", "one\ntwo\n"}, {"rm a; mkdir a; echo three >a/x; cat a/x", "a/x", "three\n"}} {
+		out := inBox(t, b, box, round.script)
+		if out.Status != outcome.Success {
+			t.Fatalf("%d: %+v", i, out)
+		}
+		if _, err := b.Commit(bg, box, api.Commit{Keep: true}); err != nil {
+			t.Fatalf("%d: %v", i, err)
+		}
+		if got, err := os.ReadFile(filepath.Join(ws, round.file)); err != nil || string(got) != round.want {
+			t.Errorf("%d: %s is %q, %v", i, round.file, got, err)
+		}
+		// The host's own changes are seen from now on, and the transaction is not.
+		os.WriteFile(filepath.Join(ws, "host"), []byte(round.want), 0o644)
+		said(t, inBox(t, b, box, "cat host; test ! -e .hutch && test ! -e d && echo ok"), round.want+"ok\n")
+	}
+	got, err := b.Show(box)
+	if err != nil || !got.Live || got.State != api.Ready {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := b.Commit(bg, box, api.Commit{}); err != nil {
+		t.Logf("nothing is left to commit: %v", err)
+	}
+}
+
+func TestManyCheckpointsOfALiveBox(t *testing.T) {
+	b := testBoxes(t)
+	box := create(t, b, api.Create{Workspace: testWorkspace(t)}).ID
+	for i := range 40 {
+		said(t, inBox(t, b, box, "echo x >>log; rm -rf d f; mkdir -p f; wc -l <log >f/count"), "")
+		if _, err := b.Checkpoint(context.Background(), box, ""); err != nil {
+			t.Fatalf("%d: %v", i, err)
+		}
+	}
+	said(t, inBox(t, b, box, "wc -l <log; cat f/count; test ! -e d; ls"), "40\n40\na\nb\nf\nl\nlog\n")
+	if got, err := b.Show(box); err != nil || !got.Live || got.Layers > 2*maxLayers {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -106,6 +107,9 @@ func codeOf(status int) api.Code {
 // humaProblem is how huma says what is wrong with a request. It leaves out the
 // values, which huma would send back: a body may hold secrets, and a megabyte.
 func humaProblem(status int, message string, errs ...error) huma.StatusError {
+	if status == http.StatusUnsupportedMediaType {
+		return newProblem(status, api.Invalid, "the body's type is not JSON: send Content-Type: application/json")
+	}
 	p := newProblem(status, codeOf(status), message)
 	var texts []string
 	for _, err := range errs {
@@ -139,13 +143,21 @@ func writeProblem(w http.ResponseWriter, err error) {
 	writeJSON(w, problemType, p.Status, p)
 }
 
+// marshal is one line of JSON, in which < and & stay what they are.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return b.Bytes(), err
+}
+
 func writeJSON(w http.ResponseWriter, contentType string, status int, v any) {
-	text, err := json.Marshal(v)
+	text, err := marshal(v)
 	if err != nil {
-		status, text = http.StatusInternalServerError, []byte(`{"title":"Internal Server Error","status":500,"code":"internal","detail":"the answer could not be written as JSON"}`)
+		status, text = http.StatusInternalServerError, []byte(`{"title":"Internal Server Error","status":500,"code":"internal","detail":"the answer could not be written as JSON"}`+"\n")
 		contentType = problemType
 	}
-	text = append(text, '\n')
 	h := w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(text)))

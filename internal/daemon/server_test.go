@@ -66,6 +66,9 @@ func (r *rig) ask(method, path, body string) *http.Response {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	if body != "" && method == "POST" {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	res, err := r.client.Do(req)
 	if err != nil {
 		r.t.Fatal(err)
@@ -270,6 +273,15 @@ func TestWhatMakesNoSenseIsNamed(t *testing.T) {
 	}
 	if r.boxes.starts != 0 {
 		t.Errorf("%d commands were started", r.boxes.starts)
+	}
+}
+
+// A page can send a form to anywhere without asking first.
+func TestAFormIsRefused(t *testing.T) {
+	r := start(t, Options{})
+	res, err := r.client.Post("http://x/v1/boxes", "application/x-www-form-urlencoded", strings.NewReader(`{"workspace":"/w"}`))
+	if err != nil || res.StatusCode != 415 {
+		t.Errorf("%v %v", res, err)
 	}
 }
 

@@ -3,7 +3,6 @@ package daemon
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"io"
 	"net/http"
 	"sync"
@@ -301,7 +300,7 @@ func incomplete(b []byte) int {
 }
 
 func (e *events) add(v api.Event) {
-	line, err := json.Marshal(v)
+	line, err := marshal(v)
 	if err != nil {
 		return // of texts, numbers and times
 	}
@@ -309,7 +308,6 @@ func (e *events) add(v api.Event) {
 		e.buf.WriteString("data: ")
 	}
 	e.buf.Write(line)
-	e.buf.WriteByte('\n')
 	if e.sse {
 		e.buf.WriteByte('\n')
 	}

@@ -54,6 +54,8 @@ type Live struct {
 	watch     *watcher
 	watching  *time.Timer // begins the watch
 	armed     bool        // that timer runs
+	lookBegan uint64      // CLOCK_MONOTONIC ns, of the watch's last look
+	lookIdle  bool        // no command ran then
 	refused   []Violation // by what earlier commands left running
 	usage     unix.Rusage
 	reapError error
@@ -440,21 +442,6 @@ func (l *Live) outOfMemory() bool {
 		r.end(OutOfMemory)
 	}
 	return true
-}
-
-// exceeded ends all commands because a limit of the box is passed. Where none
-// runs it is what was left running that takes too much.
-func (l *Live) exceeded(why End) {
-	if len(l.running) == 0 {
-		if l.gate == 0 { // else somebody is at it, or everything is stopped
-			l.gate++
-			go l.sweep()
-		}
-		return
-	}
-	for _, r := range l.running {
-		r.end(why)
-	}
 }
 
 func firstOf(first, second End) End {

@@ -50,11 +50,12 @@ func (l *Live) startWatch() {
 		Limits: limits, Cgroup: l.cgroup, pid1: l.box.Pid, private: l.handedOut(plan.TagPrivate), layer: l.handedOut(plan.TagLayer),
 		hurry: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 	}
-	w.over = func(why End) {
+	w.begin = func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.exceeded(why)
+		l.lookBegan, l.lookIdle = monotonic(), len(l.running) == 0
 	}
+	w.over = l.exceeded
 	w.diskMu = &l.diskMu
 	w.seen = l.peak
 	w.more = l.processorTimes
@@ -69,6 +70,30 @@ func (l *Live) startWatch() {
 	}
 	l.watch = w
 	go w.run()
+}
+
+// exceeded ends all commands because a look has found a limit of the box passed.
+// Where none runs it is what was left running that takes too much. What started
+// since the look began has no part in what it found: that may be gone already.
+func (l *Live) exceeded(why End) {
+	if why == TooManyTasks { // zombies of what was killed are none
+		var p proc
+		if int64(len(l.look(&p, scan{until: time.Now().Add(time.Second)}))) <= l.Limits.Tasks {
+			return
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.running {
+		if r.began != 0 && r.began < l.lookBegan {
+			r.end(why)
+		}
+	}
+	// With the gate held somebody is at it, or everything is stopped.
+	if l.lookIdle && len(l.running) == 0 && l.gate == 0 {
+		l.gate++
+		go l.sweep()
+	}
 }
 
 // rest tells how long the watch may wait at least: less than 0, there is nothing

@@ -26,9 +26,10 @@ type watcher struct {
 	layer   int           // the same of a layer in RAM; -1
 	making  time.Duration // processor time that making the box took, as far as is known
 	over    func(End)
-	// Of a box that lives on; nil for one command. seen is told what the box
-	// holds in memory at each look, and rest, after each, how long the next has
-	// to wait at least: less than 0, there is none.
+	// Of a box that lives on; nil for one command. begin is called before each
+	// look, seen is told what the box holds in memory, and rest tells how long
+	// the next look has to wait at least: less than 0, there is none.
+	begin func()
 	seen  func(bytes int64)
 	more  func() time.Duration
 	rest  func() time.Duration
@@ -91,6 +92,9 @@ func (w *watcher) run() {
 			}
 			continue
 		case <-time.After(time.Until(next)):
+		}
+		if w.begin != nil {
+			w.begin()
 		}
 		for i := range looks {
 			if looks[i].due.After(time.Now()) || w.stopped.Load() {

@@ -212,7 +212,7 @@ func (b *Boxes) drop(name string, force, remember bool) error {
 		return err
 	}
 	if h.live != nil && !force && !h.live.Quiet() {
-		return &api.Error{Code: api.NotQuiet, Text: fmt.Sprintf("processes run in box %s; end them with `hutch box kill %s --all`, or discard it with --force", h.id, h.id)}
+		return &api.Error{Code: api.NotQuiet, Text: fmt.Sprintf("processes run in box %s; end them with `hutch box kill %s`, or discard it with --force", h.id, h.id)}
 	}
 	if h.record.State == api.Committing {
 		// Its promotion may have passed the commit point: finish that first.

@@ -29,7 +29,7 @@ var moves = map[api.State][]api.State{
 var advice = map[api.State]string{
 	api.Created:    "run something in it first",
 	api.Ready:      "run something in it first",
-	api.Busy:       "wait for its commands, or end them with `hutch box kill %s --all`",
+	api.Busy:       "wait for its commands, or end them with `hutch box kill %s`",
 	api.Committing: "let that end; after a crash `hutch commit %s` finishes it",
 	api.Failed:     "`hutch discard %s` drops it",
 	api.Committed:  "make another with `hutch box create`",

@@ -29,14 +29,18 @@ func (c *cell) limits(b *policy.Box) {
 	b.NoFile = hard(unix.RLIMIT_NOFILE, l.OpenFiles, "open_files", c)
 	held := jail.Limits{Memory: l.Memory, Swap: l.Swap, CPUs: l.CPUs, CPUTime: l.CPUTime > 0}
 	if l.Pids > 0 {
+		pids := l.Pids
+		if c.resident { // the thread of PID 1 that starts commands is not theirs
+			pids++
+		}
 		// Counted for this box alone: in a user namespace of its own (since
 		// Linux 5.14). It refuses a fork before the work for it is done, unlike
 		// a cgroup. PID 1 is not the command's.
-		b.Processes = atMost(unix.RLIMIT_NPROC, l.Pids+1)
+		b.Processes = atMost(unix.RLIMIT_NPROC, pids+1)
 		if c.trusted { // the kernel does not count processes of the host's uid 0
-			b.PidMax = c.pidMax(l.Pids)
+			b.PidMax = c.pidMax(pids)
 			if b.PidMax == 0 || l.Pids < fewPids {
-				held.Pids = l.Pids
+				held.Pids = pids
 			}
 		}
 	}

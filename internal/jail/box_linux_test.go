@@ -405,7 +405,7 @@ while True:
 }
 
 // TestBackgroundProcessesKeepWhatTheirCommandGaveThem: a process that outlives
-// its command is answered as before, and what is refused to it is counted.
+// its command is answered as before, and what is refused to it is the box's.
 func TestBackgroundProcessesKeepWhatTheirCommandGaveThem(t *testing.T) {
 	d := description(t, temporary(t))
 	for _, dir := range []string{"a", "b"} {
@@ -436,7 +436,7 @@ time.sleep(300)`
 	r.says(40, "", "touch", "go")
 	r.says(41, "c/deep\n", "sh", "-c", "while ! [ -e done ]; do sleep .01; done; ls -d c/*")
 	report := r.await("what was refused", func(r jail.Report) bool { return r.Kind == jail.Denied })
-	if report.Exec != 1 || report.A != unix.SYS_MOUNT || report.C != 1 {
+	if report.Exec != 0 || report.A != unix.SYS_MOUNT || report.C != 1 {
 		t.Errorf("%+v", report)
 	}
 	r.says(42, "1\n", "sh", "-c", "ps -e 2>/dev/null | grep -c python3 || cat /proc/[0-9]*/comm | grep -c python3")
@@ -519,4 +519,50 @@ func TestBoxesDieWithTheirProcess(t *testing.T) {
 	if n != 1 {
 		t.Errorf("the box lives on without its supervisor: %v", err)
 	}
+}
+
+// TestBoxWithoutSubprocesses: each command has a nonce of its own for its one
+// execve, beside others that run.
+func TestBoxWithoutSubprocesses(t *testing.T) {
+	d := description(t, temporary(t))
+	d.Policy.Subprocess = false
+	r := live(t, d)
+	r.exec(1, nil, "sleep", "300")
+	r.started(1)
+	for id := uint32(2); id < 6; id++ {
+		r.says(id, "BlockingIOError False\n", "python3", "-c", `
+import os, threading
+try: os.fork(); print("forked")
+except OSError as e: print(type(e).__name__ if e.errno == 11 else "BlockingIOError", end=" ")
+try: os.execv("/bin/true", ["true"])
+except OSError: pass
+t = threading.Thread(target=lambda: print(threading.active_count() == 1)); t.start(); t.join()`)
+		if report := r.await("what was refused", func(r jail.Report) bool { return r.Kind == jail.Denied && r.Exec == id }); report.C == 0 {
+			t.Errorf("%+v", report)
+		}
+	}
+	r.Signal(1, syscall.SIGKILL)
+	r.exited(1)
+}
+
+// TestNobodyInABoxHoldsUpAStart: a command can be stopped by another process of
+// the box before it has become its program, while what made it waits for that.
+func TestNobodyInABoxHoldsUpAStart(t *testing.T) {
+	r := live(t, description(t, temporary(t)))
+	r.exec(1, nil, "python3", "-c", `
+import os, signal
+while True:
+    for pid in os.listdir("/proc"):
+        if pid.isdigit() and int(pid) not in (1, os.getpid()):
+            try: os.kill(int(pid), signal.SIGSTOP)
+            except OSError: pass`)
+	r.started(1)
+	for id := uint32(2); id < 60; id++ {
+		r.exec(id, nil, "sleep", "300")
+		if s := r.started(id); s.Kind != jail.Started {
+			t.Fatalf("%+v", s)
+		}
+	}
+	r.Signal(1, syscall.SIGKILL)
+	r.exited(1)
 }

@@ -28,11 +28,13 @@ const (
 
 // Report is one message from boxinit.
 type Report struct {
-	Kind       ReportKind
-	Op         plan.Code
-	Step       int
-	Err        syscall.Errno
-	Exec       uint32 // ID of the command it is about; 0: the box, or a command without
+	Kind ReportKind
+	Op   plan.Code
+	Step int
+	Err  syscall.Errno
+	// Exec is the ID of the command it is about; 0: the box, and what an earlier
+	// command left running in it, or a command without an ID.
+	Exec       uint32
 	A, B, C, D uint64
 	Text       string
 	FD         int // -1 when none came along

@@ -728,7 +728,7 @@ static struct {
 	int untold;   // no listener is to be had
 	u64 open_files[2]; // RLIMIT_NOFILE, soft and hard, where it is set: PID 1 itself needs its own
 	u64 nonce[2];   // what makes an execve the first
-	volatile long failure, listener;
+	volatile long failure, listener, pid;
 } start;
 
 // The filter that commands are started with beside the one that PID 1 carries
@@ -843,8 +843,7 @@ static long draw_nonce(void)
 	return 0;
 }
 
-// Puts the filter on. Our descriptors are still PID 1's (CLONE_FILES), and so is
-// the listener; then we take a copy of our own.
+// Puts the filter on, and sets start.listener, in a descriptor table that is PID 1's.
 static long put_filter_on(void)
 {
 	unsigned long flags = SECCOMP_FILTER_FLAG_NEW_LISTENER | (command_flags & LISTEN_RESTARTS ? 0 : 1UL << 5 /* WAIT_KILLABLE_RECV, since Linux 5.19 */);
@@ -856,15 +855,43 @@ static long put_filter_on(void)
 	start.listener = ret;
 	if (ret < 0) // EBUSY: hutch itself runs under a filter with a listener
 		ret = sys(seccomp, SECCOMP_SET_MODE_FILTER, 0, &untold.program);
-	return ret < 0 ? ret : sys(close_range, ~0U, ~0U, 2 /* CLOSE_RANGE_UNSHARE */);
+	return ret < 0 ? ret : 0;
 }
+
+// Tells that nobody will be told, and listens where somebody is.
+static void take_listener(u32 exec)
+{
+	if (start.listener >= 0) {
+		mover_listen((int)start.listener, command_flags);
+		return;
+	}
+	int err = start.untold ? ENFILE : (int)-start.listener;
+	report_command(REP_MISSING, exec, err, "violations", 0, 0, 0, 0, -1);
+	if (command_flags & LISTEN_RENAMES)
+		report_command(REP_MISSING, exec, err, "rename", 0, 0, 0, 0, -1);
+}
+
+// A thread of ours that carries the filter, and so do the commands that it starts:
+// to compile it anew for each takes 0.1 ms and more, a good part of what a command
+// costs that is started in a box that lives. It has a thread's protection (nothing
+// in a box can stop it), and where a command is stopped before it execs, only it
+// waits. Not where the filter forbids to make processes, nor for one command alone.
+static struct {
+	int work_fd, done_fd; // eventfds; work_fd is -1 without such a thread
+	char stack[16384] __attribute__((aligned(16)));
+} launcher = {.work_fd = -1};
 
 // Runs in the child, which shares our memory until it execs.
 static void run_command(void *unused)
 {
 	(void)unused;
 	u64 no_signals = 0;
-	long ret = told.program.len ? put_filter_on() : 0;
+	long ret = 0;
+	if (told.program.len && launcher.work_fd < 0) {
+		ret = put_filter_on();
+		if (ret >= 0) // the table was PID 1's: a copy of our own
+			ret = sys(close_range, ~0U, ~0U, 2 /* CLOSE_RANGE_UNSHARE */);
+	}
 	if (ret >= 0)
 		ret = sys(setsid);
 	if (ret >= 0 && start.terminal)
@@ -949,6 +976,79 @@ static long make_terminal(u32 exec, const unsigned short size[4])
 	return slave;
 }
 
+// The command that is being started: its end, if it comes at once, is told after
+// its start.
+static struct running *starting;
+static struct {
+	int over, status;
+	u64 end;
+	struct kernel_rusage usage;
+} early;
+
+static int wait_for(int fd, int64_t milliseconds);
+static void finish_command(struct running *r, int status, u64 end, const struct kernel_rusage *ru);
+
+static void clone_command(unsigned long flags)
+{
+	start.pid = clone_on_stack(CLONE_VM | CLONE_VFORK | SIGCHLD_ | flags, child_stack + sizeof child_stack, run_command, 0, &starting->pid);
+}
+
+static void launcher_thread(void *unused)
+{
+	(void)unused;
+	u64 n = 1;
+	long ret = start.failure = put_filter_on();
+	for (;;) {
+		sys(write, launcher.done_fd, &n, sizeof n);
+		if (ret < 0)
+			sys(exit, 0);
+		while (sys(read, launcher.work_fd, &n, sizeof n) < 0)
+			;
+		// Its number is in the table before it can end.
+		clone_command(CLONE_CHILD_SETTID);
+		n = 1;
+	}
+}
+
+static void make_launcher(void)
+{
+	u64 n;
+	if (!told.program.len || command_flags & LISTEN_NO_SUBPROCESS)
+		return;
+	start.untold = mover_ready(command_flags) < 0;
+	launcher.work_fd = (int)must(sys(eventfd2, 0, O_CLOEXEC_), "eventfd");
+	launcher.done_fd = (int)must(sys(eventfd2, 0, O_CLOEXEC_), "eventfd");
+	unsigned long flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD;
+	must(clone_on_stack(flags, launcher.stack + sizeof launcher.stack, launcher_thread, 0, 0), "thread");
+	must(sys(read, launcher.done_fd, &n, sizeof n), "thread");
+	must(start.failure, "filter of commands");
+	take_listener(0);
+}
+
+static void launch_by_thread(void)
+{
+	u64 n = 1;
+	sys(write, launcher.work_fd, &n, sizeof n);
+	// What runs meanwhile is served. Another process of the box may have stopped
+	// the command before its exec: it goes on.
+	while (!wait_for(launcher.done_fd, 100))
+		if (starting->pid)
+			sys(kill, starting->pid, SIGCONT_);
+	sys(read, launcher.done_fd, &n, sizeof n);
+}
+
+static void launch_by_ourselves(void)
+{
+	start.untold = told.program.len && mover_ready(command_flags) < 0;
+	clone_command(told.program.len ? CLONE_FILES : 0);
+	if (!told.program.len || start.pid < 0)
+		return;
+	if (!start.failure)
+		take_listener(starting->exec);
+	else if (start.listener >= 0)
+		sys(close, start.listener);
+}
+
 // Starts what start holds. Returns a negative errno when it did not start.
 static long launch(struct running *r)
 {
@@ -957,29 +1057,18 @@ static long launch(struct running *r)
 		return ret;
 	start.failure = 0;
 	start.listener = -1;
-	start.untold = told.program.len && mover_ready(command_flags) < 0;
+	starting = r;
+	early.over = 0;
 	r->began = now();
-	unsigned long flags = CLONE_VM | CLONE_VFORK | SIGCHLD_ | (told.program.len ? CLONE_FILES : 0);
-	long pid = clone_on_stack(flags, child_stack + sizeof child_stack, run_command, 0, 0);
-	if (pid > 0 && start.failure) {
-		if (start.listener >= 0)
-			sys(close, start.listener);
-		sys(wait4, pid, 0, 0, 0);
-		return start.failure;
-	}
-	if (pid < 0)
-		return pid;
-	if (told.program.len && start.listener >= 0)
-		mover_listen((int)start.listener, command_flags, (u32)pid, r->exec);
-	else if (told.program.len) {
-		int err = start.untold ? ENFILE : (int)-start.listener;
-		report_command(REP_MISSING, r->exec, err, "violations", 0, 0, 0, 0, -1);
-		if (command_flags & LISTEN_RENAMES)
-			report_command(REP_MISSING, r->exec, err, "rename", 0, 0, 0, 0, -1);
-	}
-	r->pid = (int)pid;
-	running_count++;
-	return 0;
+	if (launcher.work_fd >= 0)
+		launch_by_thread();
+	else
+		launch_by_ourselves();
+	starting = 0;
+	ret = start.pid < 0 ? start.pid : start.failure;
+	r->pid = ret < 0 ? 0 : (int)start.pid; // what did not start is waited for as any other's child
+	running_count += r->pid != 0;
+	return ret;
 }
 
 // The body of a start message: u32 argc, envc, terminal, then its struct winsize;
@@ -1056,6 +1145,8 @@ static long do_start(u32 exec, const char *body, size_t body_size, char **list, 
 	else
 		report_command(REP_STARTED, exec, 0, 0, (u64)r->pid, r->began, (u64)own.utime_sec * 1000000 + (u64)own.utime_usec,
 			(u64)own.stime_sec * 1000000 + (u64)own.stime_usec, -1);
+	if (ret >= 0 && early.over)
+		finish_command(r, early.status, early.end, &early.usage);
 	return 0;
 }
 
@@ -1107,10 +1198,33 @@ static long start_from_file(u32 exec, const int *fds, int count)
 
 static struct running *running_pid(long pid)
 {
-	for (int i = 0; i < COMMANDS_MAX && running_count; i++)
+	for (int i = 0; i < COMMANDS_MAX; i++)
 		if (running[i].pid == pid)
 			return &running[i];
 	return 0;
+}
+
+int is_command(u32 process, u32 *exec)
+{
+	const struct running *r = process ? running_pid((long)process) : 0;
+	if (r)
+		*exec = r->exec;
+	return r != 0;
+}
+
+static void finish_command(struct running *r, int status, u64 end, const struct kernel_rusage *ru)
+{
+	look_for_traffic = !one_shot || status != 0 || end - r->began >= SHORT_NS;
+	if (one_shot)
+		report_refusals(ALL_REFUSALS);
+	else
+		end_refusals(r->exec);
+	if (r->terminal >= 0)
+		sys(close, r->terminal);
+	report_command(REP_EXITED, r->exec, 0, 0, (u64)(u32)status, end, (u64)ru->utime_sec * 1000000 + (u64)ru->utime_usec,
+		(u64)ru->stime_sec * 1000000 + (u64)ru->stime_usec, -1);
+	r->pid = 0;
+	running_count--;
 }
 
 // Waits for all that have ended.
@@ -1129,17 +1243,14 @@ static void reap(void)
 			continue;
 		}
 		struct running *r = running_pid(pid);
-		if (!r)
-			continue;
-		u64 end = now();
-		look_for_traffic = !one_shot || status != 0 || end - r->began >= SHORT_NS;
-		mover_ended((u32)pid);
-		if (r->terminal >= 0)
-			sys(close, r->terminal);
-		report_command(REP_EXITED, r->exec, 0, 0, (u64)(u32)status, end, (u64)ru.utime_sec * 1000000 + (u64)ru.utime_usec,
-			(u64)ru.stime_sec * 1000000 + (u64)ru.stime_usec, -1);
-		r->pid = 0;
-		running_count--;
+		if (r && r == starting) {
+			early.over = 1;
+			early.status = status;
+			early.end = now();
+			early.usage = ru;
+		} else if (r) {
+			finish_command(r, status, now(), &ru);
+		}
 	}
 }
 
@@ -1216,24 +1327,26 @@ static void obey(void)
 	fail(EPROTO, "message kind");
 }
 
-static void serve(u64 flags) __attribute__((noreturn));
-static void serve(u64 flags)
+static int signal_fd;
+
+// Serves the box until fd can be read, or the time is over. Returns whether it can.
+static int wait_for(int fd, int64_t milliseconds)
 {
-	u64 child_signal = 1ULL << (SIGCHLD_ - 1);
-	must(sys(rt_sigprocmask, SIG_BLOCK_, &child_signal, 0, 8), "sigprocmask");
-	int signal_fd = (int)must(sys(signalfd4, -1, &child_signal, 8, O_CLOEXEC_), "signalfd");
-	report(REP_READY, 0, 0, 0, 0, 0, 0, -1);
-	one_shot = (flags & SERVE_ONESHOT) != 0;
 	static struct kernel_pollfd polled[2 + MOVER_FDS];
-	polled[0] = (struct kernel_pollfd){.fd = CONTROL_FD, .events = POLLIN_};
-	polled[1] = (struct kernel_pollfd){.fd = signal_fd, .events = POLLIN_};
+	struct kernel_timespec patience = {milliseconds / 1000, milliseconds % 1000 * 1000000};
 	for (;;) {
-		long n = sys(ppoll, polled, 2 + mover_poll(polled + 2), 0, 0, 8);
+		polled[0] = (struct kernel_pollfd){.fd = fd, .events = POLLIN_};
+		polled[1] = (struct kernel_pollfd){.fd = signal_fd, .events = POLLIN_};
+		long n = sys(ppoll, polled, 2 + mover_poll(polled + 2), milliseconds < 0 ? 0 : &patience, 0, 8);
 		if (n < 0 && n != -EINTR)
 			fail(n, "poll");
-		if (n > 0)
-			mover_serve(polled + 2);
-		if (n > 0 && polled[1].revents) {
+		if (n == 0)
+			return 0;
+		if (n < 0)
+			continue;
+		int ready = polled[0].revents != 0, child = polled[1].revents != 0;
+		mover_serve(polled + 2);
+		if (child) {
 			char info[128];
 			sys(read, signal_fd, info, sizeof info);
 			int had = running_count;
@@ -1241,8 +1354,24 @@ static void serve(u64 flags)
 			if (one_shot && had && !running_count)
 				end_box();
 		}
-		if (n > 0 && polled[0].revents)
-			obey();
+		if (ready)
+			return 1;
+	}
+}
+
+static void serve(u64 flags) __attribute__((noreturn));
+static void serve(u64 flags)
+{
+	u64 child_signal = 1ULL << (SIGCHLD_ - 1);
+	one_shot = (flags & SERVE_ONESHOT) != 0;
+	must(sys(rt_sigprocmask, SIG_BLOCK_, &child_signal, 0, 8), "sigprocmask");
+	signal_fd = (int)must(sys(signalfd4, -1, &child_signal, 8, O_CLOEXEC_), "signalfd");
+	if (!one_shot)
+		make_launcher();
+	report(REP_READY, 0, 0, 0, 0, 0, 0, -1);
+	for (;;) {
+		wait_for(CONTROL_FD, -1);
+		obey();
 	}
 }
 

@@ -53,6 +53,11 @@ const struct option *split_options(const char *text);
 // A detached mount of a new file system, or a negative errno.
 long new_mount(const char *type, const struct option *options, u64 attr);
 
+// ---- commands ----
+
+// Whether a process is what a command was started as, and of which.
+int is_command(u32 process, u32 *exec);
+
 // ---- roles ----
 
 // Mounts into boxes on request, until the supervisor is gone.

@@ -22,6 +22,7 @@
 // its own. landlock_restrict_self(2) therefore comes by here too, and whoever may
 // have descended from a process that called it is told to go on.
 
+#include "boxinit.h"
 #include "mover.h"
 #include "refusal.h"
 #include <linux/ioctl.h>
@@ -91,8 +92,6 @@ struct move {
 static struct move *moves[MOVES_MAX];
 static struct {
 	int fd, flags, over; // LISTEN_*
-	u32 command; // the process that was started with it, 0 when that is gone
-	u32 exec;
 } listeners[LISTENERS_MAX];
 static int listener_count;
 static int done_fd = -1; // eventfd: a move is done
@@ -608,6 +607,36 @@ static u32 process_of(u32 thread, u32 *parent)
 	return number_after(text, "\nTgid:\t");
 }
 
+// The command that a thread belongs to: by its session, which what a shell leaves
+// to PID 1 still has, or by descent. 0: what an earlier command left running, and
+// what made itself independent.
+static u32 exec_of(u32 thread)
+{
+	char name[48], text[512];
+	u32 exec = 0, parent, session = 0;
+	append(append_number(append(name, "/proc/"), thread), "/stat");
+	long n = -1, fd = sys(openat, AT_FDCWD_, name, O_RDONLY_ | O_CLOEXEC_, 0);
+	if (fd >= 0) {
+		n = sys(read, fd, text, sizeof text - 1);
+		sys(close, fd);
+	}
+	text[n < 0 ? 0 : n] = 0;
+	const char *at = text;
+	for (const char *c = text; *c; c++)
+		if (*c == ')')
+			at = c; // of the name, which may hold anything
+	// Then the state, the parent, the process group and the session.
+	for (int field = 0; *at && field < 4; at++)
+		field += *at == ' ';
+	for (; *at >= '0' && *at <= '9'; at++)
+		session = session * 10 + (u32)(*at - '0');
+	if (is_command(session, &exec))
+		return exec;
+	for (u32 process = process_of(thread, &parent); process && !is_command(process, &exec); process = process_of(parent, &parent))
+		;
+	return exec;
+}
+
 static int is_confined(u32 process)
 {
 	for (int i = 0; i < confined_count; i++)
@@ -643,10 +672,8 @@ static int may_be_confined(u32 thread)
 		return 1;
 	for (process = process_of(thread, &parent); process && !is_confined(process); process = process_of(parent, &parent))
 		if (parent == 1) { // orphans are PID 1's too
-			for (int i = 0; i < listener_count; i++)
-				if (listeners[i].command == process)
-					return 0;
-			return 1;
+			u32 exec;
+			return !is_command(process, &exec);
 		}
 	return 1;
 }
@@ -808,12 +835,12 @@ static int may_go_on(int flags, const struct seccomp_data *call)
 	return 0;
 }
 
-static void serve_call(int listener, u32 exec, int flags, const struct seccomp_notif *n)
+static void serve_call(int listener, int flags, const struct seccomp_notif *n)
 {
 	const __u64 *a = n->data.args;
 	int restarts = flags & LISTEN_RESTARTS;
 	if (!may_go_on(flags, &n->data)) {
-		refuse(listener, exec, n);
+		refuse(listener, exec_of(n->pid), n);
 		return;
 	}
 	struct call call = {.nr = n->data.nr, .caller = n->pid, .old_dir = AT_FDCWD_, .new_dir = AT_FDCWD_};
@@ -892,24 +919,13 @@ int mover_ready(int flags)
 	return 0;
 }
 
-void mover_listen(int listener, int flags, u32 command, u32 exec)
+void mover_listen(int listener, int flags)
 {
 	// We answer on the processor that the caller just left. Since Linux 6.6.
 	sys(ioctl, listener, _IOW('!', 4, u64), 1UL);
 	listeners[listener_count].fd = listener;
 	listeners[listener_count].flags = flags;
-	listeners[listener_count].over = 0;
-	listeners[listener_count].exec = exec;
-	listeners[listener_count++].command = command;
-}
-
-void mover_ended(u32 command)
-{
-	for (int i = 0; i < listener_count; i++)
-		if (listeners[i].command == command) {
-			listeners[i].command = 0;
-			report_refusals(listeners[i].exec);
-		}
+	listeners[listener_count++].over = 0;
 }
 
 int mover_poll(struct kernel_pollfd polled[MOVER_FDS])
@@ -926,7 +942,6 @@ static void forget(int i)
 		if (moves[j]->listener == listeners[i].fd)
 			moves[j]->state = FREE;
 	sys(close, listeners[i].fd);
-	end_refusals(listeners[i].exec);
 	listeners[i] = listeners[--listener_count];
 }
 
@@ -937,17 +952,15 @@ void mover_serve(const struct kernel_pollfd polled[MOVER_FDS])
 		if (polled[i].revents & POLLIN_) {
 			// ENOENT: the caller was killed in between.
 			if (sys(ioctl, listeners[i].fd, SECCOMP_IOCTL_NOTIF_RECV, &n) == 0)
-				serve_call(listeners[i].fd, listeners[i].exec, listeners[i].flags, &n);
+				serve_call(listeners[i].fd, listeners[i].flags, &n);
 		} else if (polled[i].revents) {
 			listeners[i].over = 1; // nobody is left who could call
 		}
 	}
 	if (polled[listener_count].revents)
 		finish_moves();
-	// A command that has not been waited for is not over: what it was refused
-	// is told before its end.
 	for (int i = 0; i < listener_count; i++)
-		if (listeners[i].over && !listeners[i].command && !mover_busy())
+		if (listeners[i].over && !mover_busy())
 			forget(i--);
 }
 

@@ -4,8 +4,8 @@
 
 #include "kernel.h"
 
-// How many descriptors mover_poll may ask for. A command's listener lives as long
-// as any process that descends from it.
+// How many descriptors mover_poll may ask for. A listener lives as long as any
+// process that carries its filter.
 enum { MOVER_FDS = 513 };
 
 enum {
@@ -17,12 +17,9 @@ enum {
 // Whether one more listener can be served; a negative errno if not.
 int mover_ready(int flags);
 
-// Takes over the listener of the filter that a command was started with; flags
-// say what that filter asks about. Only after mover_ready.
-void mover_listen(int listener, int flags, u32 command, u32 exec);
-
-// The command is gone: its number may be another process's from now on.
-void mover_ended(u32 command);
+// Takes over the listener of a filter that commands carry; flags say what that
+// filter asks about. Only after mover_ready.
+void mover_listen(int listener, int flags);
 
 // Fills in what to poll for, and returns how many.
 int mover_poll(struct kernel_pollfd polled[MOVER_FDS]);

@@ -121,6 +121,11 @@ func openDir(path string) (*dir, error) {
 
 // remove deletes the box's directory with all that is in it.
 func (d *dir) remove() error {
+	// The record first: without it the rest is what a crash left, and with it a
+	// box that has lost some of its layers.
+	if err := unix.Unlinkat(d.fd, recordName, 0); err != nil && err != unix.ENOENT {
+		return err
+	}
 	// What is left of a box that changed nothing, by name: the marks that the
 	// kernel makes for a volatile overlay. A box cannot reach any of it.
 	_ = unix.Unlinkat(d.fd, "work/work/incompat/volatile/dirty", 0)

@@ -345,7 +345,7 @@ func startOf(pid int) uint64 {
 	_, rest, _ := strings.Cut(string(text[max(0, strings.LastIndexByte(string(text), ')')):]), " ")
 	const start = 22 - 3 // proc_pid_stat(5): field 22; rest begins with field 3
 	fields := strings.Fields(rest)
-	if len(fields) <= start {
+	if len(fields) <= start || fields[0] == "Z" || fields[0] == "X" { // ended, and not yet reaped
 		return 0
 	}
 	began, _ := strconv.ParseUint(fields[start], 10, 64)
@@ -534,5 +534,8 @@ func (h *held) api() *api.Box {
 	m := h.mark
 	h.markMu.Unlock()
 	box := h.record.api(m)
+	if j, ok := h.live.(*resident); ok {
+		box.Running = j.runningNow()
+	}
 	return &box
 }

@@ -37,6 +37,7 @@ type Started struct {
 	argv    []string
 	began   time.Time
 	limit   int64 // bytes of each stream in the outcome
+	shown   bool  // who started it reads its output as it comes, and none in the outcome
 	run     *supervise.Running
 	stdout  *supervise.Capture
 	stderr  *supervise.Capture
@@ -120,6 +121,7 @@ func (j *resident) start(b *Boxes, h *held, r *api.Run, input io.Reader, streams
 	}
 	s := &Started{
 		in: j, boxes: b, held: h, id: id, argv: r.Argv, began: time.Now().UTC(), limit: cmp.Or(r.Return, DefaultReturn),
+		shown: r.Return == 0 && (streams.Stdout != nil || streams.Stderr != nil),
 		ended: make(chan struct{}), done: make(chan struct{}),
 	}
 	s.stdout = supervise.NewSmallCapture(inLine, s.spill("stdout"), s.streamed(streams.Stdout, r.TTY != nil))
@@ -296,7 +298,7 @@ func (s *Started) conclude(out *outcome.Outcome) {
 			s.spilled += c.capture.Size()
 		}
 	}
-	if cut {
+	if cut && !s.shown {
 		out.Notes = append(out.Notes, fmt.Sprintf("not all of the output is here; `hutch box logs %s %d` shows it", s.held.id, s.id))
 	}
 	receipt, err := s.boxes.store.Receipts.Append(s.name(), fieldsOf(out, s.held.record.Workspace, s.argv), false)
@@ -308,6 +310,8 @@ func (s *Started) conclude(out *outcome.Outcome) {
 	if lost := s.in.log.append(execLine{ID: s.id, Outcome: &logged}, s.spilled, s.in.isRunning); lost != nil {
 		err = errors.Join(err, fmt.Errorf("the command is over, but its end could not be noted: %w", lost))
 	}
+	s.unspill(s.stdout, "stdout")
+	s.unspill(s.stderr, "stderr")
 	if err != nil {
 		out.Status, out.ExitCode, out.Error = outcome.Error, outcome.ExitHutch, err.Error()
 	}
@@ -326,6 +330,17 @@ func (s *Started) conclude(out *outcome.Outcome) {
 	s.readers.Wait()
 	s.stdout.Close()
 	s.stderr.Close()
+}
+
+// unspill removes the file of output that is in the command's line by now.
+func (s *Started) unspill(c *supervise.Capture, stream string) {
+	if c.Size() > inLine || !c.InFile() {
+		return
+	}
+	if dir, err := fsat.OpenDir(s.held.fd, outputsDir); err == nil {
+		_ = unix.Unlinkat(dir, outputName(s.id, stream), 0) // at worst it is there twice
+		unix.Close(dir)
+	}
 }
 
 // reader reads a stream of a command that runs, to its end however soon the

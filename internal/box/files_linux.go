@@ -43,6 +43,7 @@ func openInRoot(root int, name string, flags int) (int, error) {
 // files are those of one box.
 type files struct {
 	box  string
+	at   string // the workspace's path in the box
 	root int
 	uid  int // whom what is made is given to; -1: it is his
 	gid  int
@@ -60,7 +61,7 @@ func (b *Boxes) within(name string, do func(f files) error) error {
 	if err != nil {
 		return err
 	}
-	f := files{box: h.id, root: -1, uid: -1, gid: -1}
+	f := files{box: h.id, at: j.at, root: -1, uid: -1, gid: -1}
 	// Its own: the box may end while a large file is on its way.
 	if f.root, err = unix.FcntlInt(uintptr(j.root), unix.F_DUPFD_CLOEXEC, 0); err == nil && j.owner() != nil {
 		f.uid, f.gid = int(j.user.UID), int(j.user.GID)
@@ -73,10 +74,14 @@ func (b *Boxes) within(name string, do func(f files) error) error {
 	return do(f)
 }
 
-// name is a path in the box, clean.
+// name is a path in the box, clean; one that is not absolute begins in the
+// workspace.
 func (f *files) name(given string) (string, error) {
-	if !path.IsAbs(given) || strings.IndexByte(given, 0) >= 0 {
-		return "", &api.Error{Code: api.Invalid, Text: fmt.Sprintf("%q is no path in a box; it must be absolute", given)}
+	if given == "" || strings.IndexByte(given, 0) >= 0 {
+		return "", &api.Error{Code: api.Invalid, Text: fmt.Sprintf("%q is no path in a box", given)}
+	}
+	if !path.IsAbs(given) {
+		given = path.Join(f.at, given)
 	}
 	return path.Clean(given), nil
 }

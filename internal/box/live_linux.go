@@ -347,6 +347,20 @@ func (j *resident) isRunning(id uint32) bool {
 	return j.running[id] != nil
 }
 
+// runningNow tells of the commands that run, the first first.
+func (j *resident) runningNow() []api.Exec {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	list := []api.Exec{}
+	for _, s := range j.running {
+		if e := s.Exec(); e.Running {
+			list = append(list, e)
+		}
+	}
+	slices.SortFunc(list, func(a, b api.Exec) int { return a.Started.Compare(b.Started) })
+	return list
+}
+
 // lives returns the box's jail; nil where it has none.
 func (h *held) lives() *resident {
 	h.mu.RLock()

@@ -111,7 +111,10 @@ func join(here net.Conn, buffered *bufio.Reader, there net.Conn) {
 		// What the other side still has to say must come in time.
 		_ = to.SetReadDeadline(time.Now().Add(tunnelIdle))
 	}
-	both.Go(func() { one(there, here, buffered) })
+	// Past what net/http has read ahead its own reader is not used: that takes the
+	// end of what the client says for the end of the request.
+	read := io.MultiReader(io.LimitReader(buffered, int64(buffered.Buffered())), here)
+	both.Go(func() { one(there, here, read) })
 	both.Go(func() { one(here, there, there) })
 	both.Wait()
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Capture keeps what a command writes to one stream, in a file that the box
@@ -17,7 +18,8 @@ import (
 type Capture struct {
 	create func() (*os.File, error)
 	stream io.Writer
-	small  int64 // bytes that are kept in memory before a file is made
+	small  int64       // bytes that are kept in memory before a file is made
+	timer  *time.Timer // makes it when they were in memory for long enough
 
 	mu     sync.Mutex
 	more   *sync.Cond
@@ -70,6 +72,9 @@ func (c *Capture) write(p []byte) {
 		}
 	}
 	if inMemory {
+		if c.timer == nil {
+			c.timer = time.AfterFunc(inMemoryFor, c.settle)
+		}
 		c.memory = append(c.memory, p...)
 		c.size += int64(len(p))
 	} else {
@@ -78,6 +83,19 @@ func (c *Capture) write(p []byte) {
 		c.lost = err
 	}
 	c.more.Broadcast()
+}
+
+// inMemoryFor is how long little output may be in memory alone: what a command
+// that goes on wrote is to outlive this process.
+const inMemoryFor = 200 * time.Millisecond
+
+// settle moves what is in memory into a file, when the command goes on.
+func (c *Capture) settle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.file == nil && !c.closed && !c.shut && c.lost == nil {
+		c.lost = c.spill()
+	}
 }
 
 // spill makes the file and moves what is in memory into it.
@@ -175,7 +193,17 @@ func (c *Capture) finish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
 	c.more.Broadcast()
+}
+
+// InFile reports whether a file was made.
+func (c *Capture) InFile() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.file != nil
 }
 
 // Flush waits until all that was kept is streamed: as long as the reader takes.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -108,8 +107,8 @@ func (f *execFlags) environ() ([]string, error) {
 }
 
 // mostInput bounds the input of a command that nobody stays with, in bytes: it
-// travels in the request.
-const mostInput = 8 << 20
+// travels in the request, in base64, and hutchd takes 1 MiB of that.
+const mostInput = 700 << 10
 
 // leave starts a command and does not wait for it.
 func (f *execFlags) leave(ctx context.Context, asJSON bool, id string, run api.Run) error {
@@ -119,13 +118,9 @@ func (f *execFlags) leave(ctx context.Context, asJSON bool, id string, run api.R
 			return fmt.Errorf("read standard input: %w", err)
 		}
 		if len(input) > mostInput {
-			return invalid("standard input is longer than %d MiB, which --detach cannot pass; write it to a file of the box with `hutch box write`", mostInput>>20)
+			return invalid("standard input is longer than %d KiB, which --detach cannot pass; write it to a file of the box with `hutch box write`", mostInput>>10)
 		}
-		if utf8.Valid(input) {
-			run.Stdin = string(input)
-		} else {
-			run.StdinBase64 = input
-		}
+		run.StdinBase64 = input
 	}
 	c, err := liveDaemon(ctx)
 	if err != nil {

@@ -22,8 +22,8 @@ func boxKillCommand() *cobra.Command {
 			return invalid("--signal: it is empty; give a name such as TERM, or a number")
 		case changed("pid") && k.PID <= 0:
 			return invalid("--pid %d: give a process of the box; see `hutch box ps %s`", k.PID, args[0])
-		case k.PID != 0 && k.Exec != "":
-			return invalid("a command and --pid were both given; give one of them")
+		case count(k.PID != 0, k.Exec != "", k.All) > 1:
+			return invalid("a command, --pid and --all exclude each other; give one of them")
 		}
 		k.All = k.PID == 0 && k.Exec == ""
 		k.Signal = strings.TrimPrefix(strings.ToUpper(k.Signal), "SIG")
@@ -44,6 +44,7 @@ func boxKillCommand() *cobra.Command {
 	cmd.Long = `End what runs in a box: everything, one command with all it started, or one
 process. The box itself lives on.`
 	cmd.Flags().StringVarP(&k.Signal, "signal", "s", "", "send this `signal`, a name or number (default KILL)")
+	cmd.Flags().BoolVar(&k.All, "all", false, "everything that runs in it (the default)")
 	cmd.Flags().IntVar(&k.PID, "pid", 0, "this process alone, as `hutch box ps` numbers it")
 	return cmd
 }

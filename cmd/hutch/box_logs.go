@@ -18,7 +18,7 @@ func boxLogsCommand() *cobra.Command {
 	var cmd *cobra.Command
 	cmd = verb("logs BOX [EXEC]", "Show what a command of a box wrote", words{1, 2, "give a box and, for other than the last command, its number; see `hutch box logs BOX --json`"},
 		func(ctx context.Context, args []string) error {
-			return withLogs(ctx, func(boxes logs) error {
+			return withBoxes(ctx, func(boxes quiet) error {
 				if wantsJSON(cmd.Flags()) {
 					return listExecs(ctx, boxes, args)
 				}
@@ -48,7 +48,7 @@ or tells of the one, with outcomes.`
 	return cmd
 }
 
-func listExecs(ctx context.Context, boxes logs, args []string) error {
+func listExecs(ctx context.Context, boxes quiet, args []string) error {
 	if len(args) == 2 {
 		e, err := boxes.Exec(ctx, args[0], args[1])
 		if err != nil {
@@ -64,7 +64,7 @@ func listExecs(ctx context.Context, boxes logs, args []string) error {
 }
 
 // oneExec is the command that is meant.
-func oneExec(ctx context.Context, boxes logs, args []string) (string, error) {
+func oneExec(ctx context.Context, boxes quiet, args []string) (string, error) {
 	if len(args) == 2 {
 		return args[1], nil
 	}
@@ -79,7 +79,7 @@ func oneExec(ctx context.Context, boxes logs, args []string) (string, error) {
 	return last.ID, nil
 }
 
-func showLog(ctx context.Context, boxes logs, id, exec, stream string, file *os.File, followed bool) error {
+func showLog(ctx context.Context, boxes quiet, id, exec, stream string, file *os.File, followed bool) error {
 	r, err := boxes.Output(ctx, id, exec, stream, 0, followed)
 	if err != nil {
 		return err

@@ -24,22 +24,9 @@ type quiet interface {
 	Checkpoint(ctx context.Context, id, name string) (*api.Checkpoint, error)
 	Restore(ctx context.Context, id, name string) error
 	Fork(ctx context.Context, id string, n int, names []string) ([]api.Box, error)
-}
-
-// logs is what can be asked of the commands of a box.
-type logs interface {
 	Execs(ctx context.Context, id string) ([]api.Exec, error)
 	Exec(ctx context.Context, id, exec string) (*api.Exec, error)
 	Output(ctx context.Context, id, exec, stream string, offset int64, follow bool) (io.ReadCloser, error)
-}
-
-// withLogs does something with the logs of boxes.
-func withLogs(ctx context.Context, do func(logs) error) error {
-	c, err := liveDaemon(ctx)
-	if err != nil {
-		return err
-	}
-	return do(c)
 }
 
 // local asks the state directory.
@@ -48,6 +35,16 @@ type local struct{ *box.Boxes }
 func (l local) List(_ context.Context, all bool) ([]api.Box, error) { return l.Boxes.List(all) }
 
 func (l local) Show(_ context.Context, id string) (*api.Box, error) { return l.Boxes.Show(id) }
+
+func (l local) Execs(_ context.Context, id string) ([]api.Exec, error) { return l.Boxes.Execs(id) }
+
+func (l local) Exec(_ context.Context, id, exec string) (*api.Exec, error) {
+	return l.Boxes.ExecOf(id, exec)
+}
+
+func (l local) Output(_ context.Context, id, exec, stream string, offset int64, follow bool) (io.ReadCloser, error) {
+	return l.Boxes.Output(id, exec, stream, offset, follow)
+}
 
 func (l local) Remove(_ context.Context, id string) error { return l.Boxes.Remove(id) }
 

@@ -31,6 +31,7 @@ func request(c api.Create) Request {
 // long as it lives.
 type terms struct {
 	api.Create
+	Environ []string       `json:"environ"` // the request's; none is none, and not whoever holds the box's
 	InForce policy.InForce `json:"in_force"`
 }
 
@@ -46,6 +47,7 @@ func (h *held) terms() (*terms, error) {
 	if err := json.Unmarshal(text, &t); err != nil {
 		return nil, fmt.Errorf("box %s: its request is damaged: %w", h.id, err)
 	}
+	t.Create.Environ = t.Environ
 	return &t, nil
 }
 
@@ -108,10 +110,11 @@ func (b *Boxes) Create(ctx context.Context, c api.Create) (*api.Box, error) {
 		return nil, invalid(err)
 	}
 	r.Hidden = hiddenBytes(hidden)
-	text, err := json.Marshal(terms{Create: c, InForce: *force})
+	text, err := json.Marshal(terms{Create: c, Environ: c.Environ, InForce: *force})
 	if err != nil {
 		return nil, err
 	}
+	b.pool.expect(recipe{request(c), force, base}, ws)
 	return b.born(base, r, func(d *dir) error {
 		if r.Stamp, err = workspace.TakeStamp(ws); err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -70,23 +71,34 @@ func (b *Boxes) Store() *Store { return b.store }
 // have ended, or ctx has, and then for what is done in the background.
 func (b *Boxes) Close(ctx context.Context) error {
 	b.drain(ctx)
-	b.mu.Lock()
-	var live []*held
-	for _, h := range b.open {
-		live = append(live, h)
+	// However little time is left: what the layers saw of the workspace is known
+	// only as long as they are mounted.
+	var ending sync.WaitGroup
+	boxes := make(chan *held)
+	for range 8 {
+		ending.Go(func() {
+			for h := range boxes {
+				h.mu.Lock()
+				h.end()
+				h.mu.Unlock()
+			}
+		})
 	}
-	b.mu.Unlock()
-	for _, h := range live {
-		h.mu.Lock()
-		h.end()
-		h.mu.Unlock()
+	for _, h := range b.all() {
+		boxes <- h
 	}
+	close(boxes)
+	ending.Wait()
 	done := make(chan struct{})
 	go func() { b.work.Wait(); close(done) }()
 	select {
 	case <-done:
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		select {
+		case <-done:
+		case <-time.After(goodbye):
+			return context.Cause(ctx)
+		}
 	}
 	for _, s := range b.layers {
 		s.Close()
@@ -94,6 +106,17 @@ func (b *Boxes) Close(ctx context.Context) error {
 	b.keepers.close()
 	b.store.Close()
 	return nil
+}
+
+// goodbye is how long what is done in the background may take after all when
+// boxes are closed in a hurry.
+const goodbye = time.Second
+
+// all lists the boxes that this process holds.
+func (b *Boxes) all() []*held {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Collect(maps.Values(b.open))
 }
 
 // branch is what is to be mounted at the workspace's path: names and numbers of
@@ -235,7 +258,7 @@ func (b *Boxes) take(d *dir) (*held, error) {
 func (b *Boxes) letGo(h *held) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if h.users--; h.users > 0 || h.live != nil {
+	if h.users--; h.users > 0 { // one of them is the box's jail
 		return
 	}
 	if b.open[h.id] == h {

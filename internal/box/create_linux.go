@@ -103,7 +103,7 @@ func (b *Boxes) Create(ctx context.Context, c api.Create) (*api.Box, error) {
 	_, trusted := privileges()
 	r := &Record{
 		ID: newID(), Name: c.Name, State: api.Created, Created: time.Now().UTC(), Workspace: ws.Path, RawWorkspace: []byte(ws.Path), Argv: []string{},
-		Form: changeset.Overlay, Strategy: workspace.Overlay, Trusted: trusted, Lasting: true,
+		Form: changeset.Overlay, Strategy: workspace.Overlay, Trusted: trusted, Lasting: true, Memory: force.Memory,
 	}
 	hidden, err := hiddenFrom(ws, force, b.store.Path, req)
 	if err != nil {
@@ -114,7 +114,7 @@ func (b *Boxes) Create(ctx context.Context, c api.Create) (*api.Box, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.pool.expect(recipe{request(c), force, base}, ws)
+	b.pool.expect(recipe{request(c), force, base}, ws, 1)
 	return b.born(base, r, func(d *dir) error {
 		if r.Stamp, err = workspace.TakeStamp(ws); err != nil {
 			return err

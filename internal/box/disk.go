@@ -42,6 +42,7 @@ type Record struct {
 	// `hutch run` kept, and go when they are old.
 	Lasting bool   `json:"lasting,omitempty"`
 	Parent  string `json:"parent,omitempty"`
+	Memory  int64  `json:"memory,omitempty"` // its limit, in bytes; 0: none
 	// Layers are frozen layers below the box's own, the lowest first.
 	Layers []string `json:"layers,omitempty"`
 	// Moving is the former own layer on its way to become the topmost of
@@ -142,7 +143,7 @@ func (c *Check) api() api.Checkpoint {
 func (r *Record) api(m mark) api.Box {
 	b := api.Box{
 		ID: r.ID, Name: r.Name, State: r.State, Reason: r.Reason, Live: m.Live, Created: r.Created, Ended: r.Ended, Workspace: r.Workspace, Parent: r.Parent,
-		Strategy: string(r.Strategy), Layers: len(r.Layers), Execs: int(m.Execs), Argv: r.Argv, Status: r.Status, ExitCode: r.ExitCode,
+		Strategy: string(r.Strategy), Memory: r.Memory, Layers: len(r.Layers), Execs: int(m.Execs), Argv: r.Argv, Status: r.Status, ExitCode: r.ExitCode,
 		Checkpoints: make([]api.Checkpoint, 0, len(r.Checkpoints)), Running: []api.Exec{},
 	}
 	for i := range r.Checkpoints {

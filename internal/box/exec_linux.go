@@ -301,7 +301,7 @@ func (s *Started) conclude(out *outcome.Outcome) {
 	if cut && !s.shown {
 		out.Notes = append(out.Notes, fmt.Sprintf("not all of the output is here; `hutch box logs %s %d` shows it", s.held.id, s.id))
 	}
-	receipt, err := s.boxes.store.Receipts.Append(s.name(), fieldsOf(out, s.held.record.Workspace, s.argv), false)
+	receipt, err := s.boxes.store.Receipts.Append(s.name(), fieldsOf(out, s.in.at, s.argv), false)
 	if err == nil {
 		out.Receipt, logged.Receipt = receipt.ID, receipt.ID
 	} else {

@@ -173,7 +173,7 @@ func (b *Boxes) Fork(_ context.Context, name string, count int, names []string) 
 			r := &Record{
 				ID: newID(), State: api.Created, Created: time.Now().UTC(), Workspace: h.record.Workspace, RawWorkspace: h.record.RawWorkspace,
 				Argv: []string{}, Strategy: h.record.Strategy, Form: h.record.Form, Trusted: h.record.Trusted, Stamp: h.record.Stamp, Hidden: h.record.Hidden,
-				Promoted: h.record.Promoted, Lasting: true, Parent: h.id, Layers: stack, Layer: "upper", Work: "work",
+				Promoted: h.record.Promoted, Lasting: true, Memory: h.record.Memory, Parent: h.id, Layers: stack, Layer: "upper", Work: "work",
 			}
 			if i < len(names) {
 				r.Name = names[i]
@@ -184,6 +184,7 @@ func (b *Boxes) Fork(_ context.Context, name string, count int, names []string) 
 			}
 			forks = append(forks, *box)
 		}
+		b.expectLike(h, len(forks))
 		if copied != "" {
 			if s, serr := h.layers(); serr == nil {
 				err = errors.Join(err, s.Unref(copied, h.id))

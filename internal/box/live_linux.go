@@ -65,6 +65,7 @@ func (b *Boxes) inhabit(ctx context.Context, r recipe, ws *workspace.Workspace) 
 			return j, nil
 		}
 		j.abolish()
+		j.live = nil
 		var step *jail.StepError
 		if !errors.As(err, &step) || !j.yield(step) {
 			break
@@ -126,7 +127,7 @@ func (j *resident) abolish() {
 	if j.live != nil {
 		j.live.Kill()
 		_ = j.live.Reap()
-		j.live, j.box = nil, nil
+		j.box = nil
 	}
 	j.abandon()
 	if j.ns != nil {
@@ -511,13 +512,7 @@ func (b *Boxes) drain(ctx context.Context) {
 		close(b.closing)
 		b.pool.close()
 	})
-	b.mu.Lock()
-	all := make([]*held, 0, len(b.open))
-	for _, h := range b.open {
-		all = append(all, h)
-	}
-	b.mu.Unlock()
-	for _, h := range all {
+	for _, h := range b.all() {
 		j := h.lives()
 		if j == nil {
 			continue

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -87,6 +88,7 @@ func newPool(b *Boxes, most int) *pool {
 	p := &pool{boxes: b, most: most, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}), kinds: map[string]*kind{}}
 	if most > 0 {
 		go p.run()
+		b.work.Go(func() { _, _ = b.keepers.get() })
 	} else {
 		close(p.done)
 	}
@@ -137,15 +139,35 @@ func (b *Boxes) jailFor(ctx context.Context, r recipe, ws *workspace.Workspace) 
 	return b.inhabit(ctx, r, ws)
 }
 
-// expect says that a jail by a recipe may be wanted soon.
-func (p *pool) expect(r recipe, ws *workspace.Workspace) {
+// expect says that so many jails by a recipe may be wanted soon.
+func (p *pool) expect(r recipe, ws *workspace.Workspace, count int) {
 	if p.most == 0 {
 		return
 	}
 	p.mu.Lock()
-	p.kindOf(r, ws)
+	k := p.kindOf(r, ws)
+	for range min(count-1, p.most) {
+		k.taken = append(k.taken, k.asked, k.asked) // half of them are made ahead
+	}
 	p.mu.Unlock()
 	p.hint()
+}
+
+// expectLike says that so many jails like that of a box may be wanted soon.
+func (b *Boxes) expectLike(h *held, count int) {
+	if b.pool.most == 0 {
+		return
+	}
+	terms, err := h.terms()
+	if err != nil {
+		return
+	}
+	ws, err := workspace.Open(string(h.record.RawWorkspace), true)
+	if err != nil {
+		return
+	}
+	defer ws.Close()
+	b.pool.expect(recipe{request(terms.Create), &terms.InForce, filepath.Dir(h.path)}, ws, count)
 }
 
 // kindOf returns the kind of a recipe. p.mu is held.

@@ -141,24 +141,16 @@ func (b *Boxes) Dial(ctx context.Context, name string, port uint16) (net.Conn, e
 		return nil, err
 	}
 	defer b.letGo(h)
-	h.mu.RLock()
-	defer h.mu.RUnlock()
 	nobody := &api.Error{Code: api.NotFound, Text: fmt.Sprintf("nothing listens at port %d in box %s; see `hutch box ports %s`", port, h.id, h.id)}
-	j, ok := h.live.(*resident)
-	if !ok || j.isGone() {
-		return nil, nobody
-	}
-	if j.policy.Network {
-		ports, err := j.ports()
+	for _, to := range []unix.Sockaddr{&unix.SockaddrInet4{Port: int(port), Addr: [4]byte{127, 0, 0, 1}}, &unix.SockaddrInet6{Port: int(port), Addr: [16]byte{15: 1}}} {
+		socket, err := h.socket(port, to)
 		if err != nil {
 			return nil, err
 		}
-		if !slices.ContainsFunc(ports, func(p api.Port) bool { return p.Port == port }) {
+		if socket == nil {
 			return nil, nobody
 		}
-	}
-	for _, to := range []unix.Sockaddr{&unix.SockaddrInet4{Port: int(port), Addr: [4]byte{127, 0, 0, 1}}, &unix.SockaddrInet6{Port: int(port), Addr: [16]byte{15: 1}}} {
-		conn, err := j.dial(ctx, to)
+		conn, err := connected(ctx, socket, to)
 		if err == nil {
 			return conn, nil
 		}
@@ -169,7 +161,24 @@ func (b *Boxes) Dial(ctx context.Context, name string, port uint16) (net.Conn, e
 	return nil, nobody
 }
 
-func (j *resident) dial(ctx context.Context, to unix.Sockaddr) (net.Conn, error) {
+// socket makes a socket in the network of a box; nil where nothing can listen at
+// the port.
+func (h *held) socket(port uint16, to unix.Sockaddr) (*os.File, error) {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	j, ok := h.live.(*resident)
+	if !ok || j.isGone() {
+		return nil, nil
+	}
+	if j.policy.Network {
+		ports, err := j.ports()
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(ports, func(p api.Port) bool { return p.Port == port }) {
+			return nil, nil
+		}
+	}
 	domain := unix.AF_INET
 	if _, six := to.(*unix.SockaddrInet6); six {
 		domain = unix.AF_INET6
@@ -182,15 +191,27 @@ func (j *resident) dial(ctx context.Context, to unix.Sockaddr) (net.Conn, error)
 	if err != nil {
 		return nil, err
 	}
-	file := os.NewFile(uintptr(fd), "box") // closed after FileConn has its own
-	defer file.Close()
 	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
 		return nil, err
 	}
-	if err := connect(ctx, fd, to); err != nil {
+	return os.NewFile(uintptr(fd), "box"), nil
+}
+
+// connected connects a socket, which it takes over.
+func connected(ctx context.Context, socket *os.File, to unix.Sockaddr) (net.Conn, error) {
+	defer socket.Close() // net.FileConn has its own
+	raw, err := socket.SyscallConn()
+	if err != nil {
 		return nil, err
 	}
-	return net.FileConn(file)
+	if cerr := raw.Control(func(fd uintptr) { err = connect(ctx, int(fd), to) }); cerr != nil {
+		err = cerr
+	}
+	if err != nil {
+		return nil, err
+	}
+	return net.FileConn(socket)
 }
 
 // connect waits for a connection on the host's own loopback or a box's: that is

@@ -93,7 +93,7 @@ func TestWhatIsNoFileOfABoxIsRefused(t *testing.T) {
 		want api.Code
 	}{
 		{ws + "/fifo", api.Invalid}, {ws + "/socket", api.Invalid}, {ws + "/dir", api.Invalid}, {ws + "/loop", api.Invalid}, {ws + "/none", api.NotFound}, {ws + "/fifo/x", api.NotFound},
-		{"relative", api.Invalid}, {"", api.Invalid}, {"/a\x00b", api.Invalid}, {"/dev/null", api.Invalid}, {"/dev/ptmx", api.Invalid}, {"/proc/version", api.Invalid}, {"/proc/1/environ", api.Invalid},
+		{"relative", api.NotFound}, {"fifo", api.Invalid}, {"", api.Invalid}, {"/a\x00b", api.Invalid}, {"/dev/null", api.Invalid}, {"/dev/ptmx", api.Invalid}, {"/proc/version", api.Invalid}, {"/proc/1/environ", api.Invalid},
 		{"/proc/self/root/etc/passwd", api.NotFound}, {"/sys/kernel/uevent_seqnum", api.Invalid}, {"/etc/shadow", ""},
 	} {
 		done := make(chan error, 1)

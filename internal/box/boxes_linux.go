@@ -179,18 +179,21 @@ func (b *Boxes) hold(name string) (*held, error) {
 			return h, err
 		}
 		if time.Now().After(deadline) {
-			return nil, inUse{&api.Error{Code: api.InUse, Text: fmt.Sprintf("box %s is %v; if that is hutchd, ask it, or let go of the box with `hutch box release %s`", name, errBusy, name)}}
+			return nil, told{errBusy, &api.Error{Code: api.InUse, Text: fmt.Sprintf("box %s is %v; if that is hutchd, ask it, or let go of the box with `hutch box release %s`", name, errBusy, name)}}
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
 }
 
-// inUse is errBusy for those outside of this room.
-type inUse struct{ err *api.Error }
+// told is an error of this room, as those outside of it are told.
+type told struct {
+	is error
+	as *api.Error
+}
 
-func (e inUse) Error() string { return e.err.Error() }
+func (e told) Error() string { return e.as.Error() }
 
-func (e inUse) Unwrap() []error { return []error{e.err, errBusy} }
+func (e told) Unwrap() []error { return []error{e.as, e.is} }
 
 func (b *Boxes) tryHold(name string) (*held, error) {
 	b.mu.Lock()

@@ -13,6 +13,7 @@ import (
 
 	"hutch/internal/api"
 	"hutch/internal/fsat"
+	"hutch/internal/jail"
 	"hutch/internal/workspace"
 )
 
@@ -52,8 +53,11 @@ func (h *held) freezeOrCopy() (stack []string, id string, err error) {
 		return nil, "", err
 	}
 	if h.live == nil || h.live.Quiet() {
-		err := h.freeze(false, nil)
-		return slices.Clone(h.record.Layers), "", err
+		// Who reads or writes a file of the box from outside keeps its mount in use,
+		// as a process of the box would.
+		if err := h.freeze(false, nil); !errors.Is(err, jail.ErrBusyMount) {
+			return slices.Clone(h.record.Layers), "", err
+		}
 	}
 	s, err := h.layers()
 	if err != nil {

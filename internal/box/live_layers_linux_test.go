@@ -5,8 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hutch/internal/api"
 	"hutch/internal/outcome"
@@ -140,4 +143,61 @@ func TestManyCheckpointsOfALiveBox(t *testing.T) {
 	if got, err := b.Show(box); err != nil || !got.Live || got.Layers > 2*maxLayers {
 		t.Errorf("%+v, %v", got, err)
 	}
+}
+
+// Until its exec a process that is just being started has a copy of every
+// descriptor. None of them keeps a box locked, or its mount in use.
+func TestAProcessThatIsBeingStartedHoldsNothing(t *testing.T) {
+	b := testBoxes(t)
+	box := create(t, b, api.Create{Workspace: testWorkspace(t)}).ID
+	said(t, inBox(t, b, box, "echo one >a"), "")
+	copied := func(fd int) int { return must1(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)) }
+	h := must1(b.hold(box))
+	syscall.ForkLock.Lock() // as os/exec does, up to the exec
+	mount := copied(h.live.Root())
+	time.AfterFunc(50*time.Millisecond, func() {
+		unix.Close(mount)
+		syscall.ForkLock.Unlock()
+	})
+	if c, err := b.Checkpoint(bg, box, "one"); err != nil || c.Copied {
+		t.Errorf("%+v, %v", c, err)
+	}
+	lock := copied(h.dir.fd)
+	defer unix.Close(lock)
+	b.letGo(h)
+	if err := b.Release(box); err != nil {
+		t.Fatal(err)
+	}
+	other := testBoxes(t)
+	if _, err := other.Execs(box); err != nil {
+		t.Errorf("the box was let go of, but: %v", err)
+	}
+}
+
+// A file that is read from outside keeps the mount in use: then the box is no
+// quiet one.
+func TestABoxWhoseFilesAreReadIsBusy(t *testing.T) {
+	b := testBoxes(t)
+	ws := testWorkspace(t)
+	box := create(t, b, api.Create{Workspace: ws}).ID
+	said(t, inBox(t, b, box, "echo one >a"), "")
+	checkpoint(t, b, box, "one")
+	said(t, inBox(t, b, box, "echo two >a"), "")
+	file, _, err := b.ReadFile(box, ws+"/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := b.Checkpoint(bg, box, "two")
+	if err != nil || !c.Copied {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if err := b.Restore(bg, box, "one"); code(err) != api.NotQuiet || !strings.Contains(err.Error(), "do it again") {
+		t.Errorf("%v", err)
+	}
+	file.Close()
+	said(t, inBox(t, b, box, "cat a"), "two\n")
+	restore(t, b, box, "one")
+	said(t, inBox(t, b, box, "cat a"), "one\n")
+	restore(t, b, box, "two")
+	said(t, inBox(t, b, box, "cat a"), "two\n")
 }

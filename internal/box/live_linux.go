@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -281,7 +282,11 @@ func (j *resident) mount(b branch, replace bool) error {
 		if r.Was, err = jail.MountID(j.branch); err != nil {
 			return err
 		}
-		unix.Close(j.branch) // open, it would keep the old mount in use
+		// Open, it would keep the old mount in use; and a process that is being
+		// started has a copy of it until its exec.
+		syscall.ForkLock.RLock()
+		unix.Close(j.branch)
+		syscall.ForkLock.RUnlock()
 		j.branch = -1
 	}
 	root, err := j.keepers.remount(r)

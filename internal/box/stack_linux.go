@@ -14,6 +14,7 @@ import (
 	"hutch/internal/api"
 	"hutch/internal/changeset"
 	"hutch/internal/fsat"
+	"hutch/internal/jail"
 	"hutch/internal/layers"
 	"hutch/internal/workspace"
 )
@@ -179,6 +180,9 @@ func (h *held) quiet(what string) error {
 func (h *held) turn(s *layers.Store, r *Record, durable bool) error {
 	if h.live != nil {
 		if err := h.live.Remount(h.branchOf(s, r, r.Moving)); err != nil {
+			if errors.Is(err, jail.ErrBusyMount) {
+				err = told{err, &api.Error{Code: api.NotQuiet, Text: fmt.Sprintf("somebody reads or writes a file of box %s; do it again when that is over", h.id)}}
+			}
 			return errors.Join(err, fsat.RemoveAll(h.fd, r.Layer), fsat.RemoveAll(h.fd, r.Work))
 		}
 	}

@@ -68,7 +68,12 @@ type dir struct {
 	fd   int
 }
 
-func (d *dir) close() { unix.Close(d.fd) }
+// close lets go of the box. The lock is given up and not only closed: a process
+// that is being started has a copy of the descriptor until its exec.
+func (d *dir) close() {
+	_ = unix.Flock(d.fd, unix.LOCK_UN)
+	unix.Close(d.fd)
+}
 
 // newID returns an id that is unique in practice: 60 random bits.
 func newID() string {

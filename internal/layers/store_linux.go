@@ -212,6 +212,7 @@ func (s *Store) Lock(ids []string) (Hold, error) {
 // Release lets go of the layers.
 func (h Hold) Release() {
 	for _, fd := range h {
+		_ = unix.Flock(fd, unix.LOCK_UN) // a process that is being started has a copy of fd until its exec
 		unix.Close(fd)
 	}
 }

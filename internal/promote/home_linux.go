@@ -188,7 +188,12 @@ func lock(ctx context.Context, fd int) error {
 	}
 }
 
-func (s *shed) close() { unix.Close(s.fd) } // and with it the lock
+// close gives up the lock, even where a process that is being started has a copy
+// of the descriptor until its exec.
+func (s *shed) close() {
+	_ = unix.Flock(s.fd, unix.LOCK_UN)
+	unix.Close(s.fd)
+}
 
 // ids returns the transactions in .hutch.
 func (s *shed) ids() ([]string, error) {

@@ -414,7 +414,7 @@ func (s *Store) find(name string) (string, error) {
 	if path := exact(name); path != "" {
 		return path, nil
 	}
-	if id, err := os.Readlink(filepath.Join(s.Path, "names", name)); err == nil && idForm.MatchString(id) {
+	if id, err := os.Readlink(filepath.Join(s.Path, "names", name)); err == nil && isID(id) {
 		if path := exact(id); path != "" {
 			return path, nil
 		}

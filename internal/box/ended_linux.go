@@ -72,7 +72,7 @@ func (s *Store) forgetEnded(age time.Duration) {
 
 // ended finds a box that has ended, by its whole id or its name.
 func (s *Store) ended(name string) (*Record, error) {
-	if idForm.MatchString(name) {
+	if isID(name) {
 		text, err := os.ReadFile(filepath.Join(s.Path, "ended", name+".json"))
 		if err != nil {
 			return nil, err

@@ -77,11 +77,10 @@ func (d *dir) close() {
 
 // newID returns an id that is unique in practice: 60 random bits.
 func newID() string {
-	const alphabet = "0123456789abcdefghjkmnpqrstvwxyz"
-	var b [12]byte
+	var b [idLength]byte
 	_, _ = rand.Read(b[:])
 	for i := range b {
-		b[i] = alphabet[b[i]&31]
+		b[i] = idAlphabet[b[i]&31]
 	}
 	return string(b[:])
 }

@@ -678,3 +678,71 @@ func TestNothingIsLeftOfABox(t *testing.T) {
 		t.Errorf("left: %q", left)
 	}
 }
+
+func TestWhereverTheWorkspaceLies(t *testing.T) {
+	b := testBoxes(t)
+	home := tempDir(t)
+	under := func(path string) string {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	if err := os.Chmod(home, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	places := map[string]string{
+		"in the home": under(filepath.Join(home, "code/project")), "the home": home, "beside the home": under(filepath.Join(filepath.Dir(home), "beside/project")),
+		"odd": under(filepath.Join(home, "a:b,c\\d e")),
+	}
+	if os.Geteuid() == 0 {
+		top := fmt.Sprintf("/hutch-test-%d", os.Getpid())
+		places["at the top"], places["in what is shown"] = under(top), under("/usr/local/share"+top)
+		defer os.RemoveAll(top)
+		defer os.RemoveAll("/usr/local/share" + top)
+	}
+	for what, ws := range places {
+		if err := os.WriteFile(filepath.Join(ws, "given"), []byte("host\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		box := create(t, b, api.Create{Workspace: ws, Force: true, Environ: []string{"HOME=" + home, "PATH=/usr/bin:/bin"}}).ID
+		out := inBox(t, b, box, "set -e; cat given; echo x >new; mkdir d; mv new d/n; rm given; echo y >given; cat d/n given; pwd; echo h >$HOME/.written; echo t >/tmp/t.$$; touch /usr/local/no 2>/dev/null && echo WROTE || true; touch /etc/no 2>/dev/null && echo WROTE || true")
+		if want := "host\nx\ny\n" + ws + "\n"; out.Status != outcome.Success || out.Stdout != want {
+			t.Errorf("%s: %s, %q, %q, %q", what, out.Status, out.Stdout, out.Stderr, out.Error)
+			continue
+		}
+		if _, err := b.Checkpoint(context.Background(), box, "c"); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		said(t, inBox(t, b, box, "cat d/n given; echo z >d/z; rm -r d"), "x\ny\n")
+		if err := b.Restore(context.Background(), box, "c"); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		said(t, inBox(t, b, box, "cat d/n given"), "x\ny\n")
+		if got, err := os.ReadFile(filepath.Join(ws, "given")); err != nil || string(got) != "host\n" {
+			t.Errorf("%s: the workspace's own file is %q, %v", what, got, err)
+		}
+	}
+}
+
+func TestWhatABoxDoesAboveItsWorkspaceLeadsNoMountElsewhere(t *testing.T) {
+	b := testBoxes(t)
+	home := tempDir(t)
+	if err := os.Chmod(home, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ws := filepath.Join(home, "a/b/project")
+	if err := os.MkdirAll(ws, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	box := create(t, b, api.Create{Workspace: ws, Environ: []string{"HOME=" + home, "PATH=/usr/bin:/bin"}}).ID
+	said(t, inBox(t, b, box, "echo x >f; cd $HOME; mv a moved 2>/dev/null; ln -s /etc a 2>/dev/null; mkdir -p a/b/project 2>/dev/null; cd /; echo done"), "done\n")
+	// Either it could not, or there is nothing to be replaced; never a mount on what
+	// it put there.
+	_, err := b.Checkpoint(context.Background(), box, "c")
+	t.Logf("checkpoint: %v", err)
+	if err := b.Release(box); err != nil {
+		t.Fatal(err)
+	}
+	said(t, inBox(t, b, box, "cat f"), "x\n")
+}

@@ -34,6 +34,7 @@ type Boxes struct {
 	work  sync.WaitGroup // what is done in the background
 
 	keepers   keepers
+	workers   workers
 	pool      *pool
 	closing   chan struct{} // closed when nothing is started any more
 	closeOnce sync.Once
@@ -51,7 +52,7 @@ func OpenBoxes(o Options) (*Boxes, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Boxes{store: store, opts: o, open: map[string]*held{}, closing: make(chan struct{})}
+	b := &Boxes{store: store, opts: o, open: map[string]*held{}, closing: make(chan struct{}), workers: make(workers)}
 	b.pool = newPool(b, o.Pool)
 	if o.Pool > 0 { // it is there for long, and what a crash left of one like it, nobody else may clear soon
 		b.work.Go(func() {

@@ -137,7 +137,7 @@ func (j *resident) start(b *Boxes, h *held, r *api.Run, input io.Reader, streams
 		return nil, err
 	}
 	if denied := j.denied(r); len(denied) > 0 {
-		go s.refuse(denied)
+		b.workers.do(func() { s.refuse(denied) })
 		return s, nil
 	}
 	env := j.environOf(r.Env)
@@ -156,11 +156,39 @@ func (j *resident) start(b *Boxes, h *held, r *api.Run, input io.Reader, streams
 		command.Terminal = supervise.NewTerminalOf(r.TTY.Rows, r.TTY.Cols)
 	}
 	if s.run, err = j.live.Start(command); err != nil {
-		go s.fail(err)
+		b.workers.do(func() { s.fail(err) })
 		return s, nil
 	}
-	go s.follow()
+	b.workers.do(s.follow)
 	return s, nil
+}
+
+// workers are goroutines that do one thing after another: to grow the stack of a
+// new one each time takes as long as a receipt.
+type workers chan func()
+
+func (w workers) do(f func()) {
+	select {
+	case w <- f: // one waits
+	default:
+		go w.work(f)
+	}
+}
+
+// work does f, and what comes within a while.
+func (w workers) work(f func()) {
+	const idle = 10 * time.Second
+	timer := time.NewTimer(idle)
+	defer timer.Stop()
+	for {
+		f()
+		timer.Reset(idle)
+		select {
+		case f = <-w:
+		case <-timer.C:
+			return
+		}
+	}
 }
 
 // denied lists what the box's policy refuses of a command before it is started.

@@ -49,7 +49,7 @@ func (s *Server) attach(ctx context.Context, in *attachInput) (*raw, error) {
 			return // Accept has answered
 		}
 		s.work.Add(1)
-		defer s.work.Done()
+		defer s.work.Add(-1)
 		conn.SetReadLimit(maxBody)
 		a := &attachment{s: s, conn: conn, keep: in.OnDisconnect == "keep"}
 		a.serve(ctx, in.Box)

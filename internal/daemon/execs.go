@@ -69,7 +69,7 @@ func (r *running) wait(ctx context.Context) (*outcome.Outcome, error) {
 	} else {
 		r.s.log.Error("exec", "box", r.exec.Box, "exec", r.exec.ID, "client", r.client, "error", err)
 	}
-	r.s.work.Done()
+	r.s.work.Add(-1)
 	return out, err
 }
 

@@ -78,6 +78,7 @@ func FuzzRequest(f *testing.F) {
 		if err := m.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
+		eventually(t, "nothing runs", func() bool { return s.work.Load() == 0 })
 	})
 }
 

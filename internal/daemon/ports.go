@@ -88,7 +88,7 @@ func (s *Server) tunnel(ctx context.Context, in *portInput) (*raw, error) {
 		}
 		defer here.Close()
 		s.work.Add(1)
-		defer s.work.Done()
+		defer s.work.Add(-1)
 		// The end of the daemon ends it; net/http watches it no more.
 		defer context.AfterFunc(ctx, func() { here.Close(); there.Close() })()
 		if _, err := io.WriteString(here, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+tunnelProtocol+"\r\n\r\n"); err != nil {

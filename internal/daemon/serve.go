@@ -125,12 +125,13 @@ func (s *Server) until(ctx context.Context, failed <-chan error, idle time.Durat
 
 // drain waits until no command runs, no longer than it may.
 func (s *Server) drain(most time.Duration) {
-	done := make(chan struct{})
-	go func() { s.work.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-time.After(most):
-		running, _ := s.queue.counts()
-		s.log.Warn("commands still run; they are ended", "running", running)
+	for end := time.Now().Add(most); s.work.Load() > 0; time.Sleep(drainStep) {
+		if time.Now().After(end) {
+			running, _ := s.queue.counts()
+			s.log.Warn("commands still run; they are ended", "running", running)
+			return
+		}
 	}
 }
+
+const drainStep = 5 * time.Millisecond

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -54,7 +53,7 @@ type Server struct {
 	patience patience
 	started  time.Time
 	draining atomic.Bool
-	work     sync.WaitGroup // commands that run, and what was hijacked
+	work     atomic.Int64 // commands that run, and what was hijacked
 	inflight atomic.Int64
 }
 

@@ -16,7 +16,7 @@ import (
 // FilePath is a path in a box. The box resolves it, beneath its own root.
 type FilePath struct {
 	BoxPath
-	Path string `query:"path" required:"true" maxLength:"4096" doc:"absolute path in the box"`
+	Path string `query:"path" required:"true" maxLength:"4096" doc:"in the box; one that is not absolute begins in the workspace"`
 }
 
 // The headers that tell of a file.

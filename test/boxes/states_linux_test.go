@@ -147,8 +147,8 @@ func TestCommitThatIsNotMade(t *testing.T) {
 func TestBusyBoxes(t *testing.T) {
 	w := newWorld(t)
 	id := w.box("--name", "b")
-	w.out("box", "exec", "b", "--detach", "--", "sh", "-c", "while :; do date > now; sleep 0.01; done")
-	until(t, "busy", func() bool { return w.exec(id, "test -e now").Code == 0 })
+	w.out("box", "exec", "b", "--detach", "--", "sh", "-c", "while :; do date >> now; sleep 0.01; done")
+	until(t, "busy", func() bool { return w.exec(id, "test -s now").Code == 0 })
 	if b := parsed[boxJSON](w, "box", "show", "b", "--json"); b.State != "busy" || len(b.Running) != 1 {
 		t.Errorf("%+v", b)
 	}

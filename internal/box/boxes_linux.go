@@ -55,14 +55,30 @@ func OpenBoxes(o Options) (*Boxes, error) {
 	b := &Boxes{store: store, opts: o, open: map[string]*held{}, closing: make(chan struct{}), workers: make(workers)}
 	b.pool = newPool(b, o.Pool)
 	if o.Pool > 0 { // it is there for long, and what a crash left of one like it, nobody else may clear soon
-		b.work.Go(func() {
-			jail.SweepCgroups()
-			for _, base := range store.bases() {
-				store.sweep(base)
-			}
-		})
+		b.work.Go(b.sweep)
 	}
 	return b, nil
+}
+
+// sweep clears what crashes left: now, and again when what the last one left is
+// old enough to be nobody's.
+func (b *Boxes) sweep() {
+	for pause := settled + time.Second; ; {
+		jail.SweepCgroups()
+		for _, base := range b.store.bases() {
+			b.store.sweep(base)
+		}
+		_, _ = b.store.collectLayers() // what cannot be removed is still there for `hutch gc`, which says why
+		if pause == 0 {
+			return
+		}
+		select {
+		case <-b.closing:
+			return
+		case <-time.After(pause):
+			pause = 0
+		}
+	}
 }
 
 // Store is the state directory with its receipts.

@@ -163,7 +163,7 @@ func (s *Server) exec(ctx context.Context, in *execInput) (*raw, error) {
 	out, err := r.wait(ctx)
 	if out == nil && ctx.Err() != nil {
 		r.left(keep)
-		return nil, newProblem(499, api.Invalid, "the client has gone") // nobody reads this but the counters
+		return nil, s.deserted()
 	}
 	if out == nil {
 		return nil, err
@@ -172,6 +172,15 @@ func (s *Server) exec(ctx context.Context, in *execInput) (*raw, error) {
 		_, w := humago.Unwrap(c)
 		writeJSON(w, "application/json", http.StatusOK, out)
 	}}, nil
+}
+
+// deserted is the answer to a client that has gone, which nobody reads but the
+// counters; or to one that is there still, since it is the daemon that goes.
+func (s *Server) deserted() error {
+	if s.draining.Load() {
+		return newProblem(http.StatusServiceUnavailable, api.Full, "the daemon ends, and with it what ran: the records of the boxes say how far it came")
+	}
+	return newProblem(499, api.Invalid, "the client has gone")
 }
 
 // accepts tells whether a header names a type.

@@ -224,7 +224,7 @@ func (c *course) score(ctx context.Context, box string) (float64, error) {
 func (c *course) finish(ctx context.Context) (*api.RaceResult, error) {
 	if ctx.Err() != nil {
 		c.clear()
-		return nil, newProblem(499, api.Invalid, "the client has gone")
+		return nil, c.s.deserted()
 	}
 	result := &api.RaceResult{}
 	if c.winner >= 0 {

@@ -207,7 +207,17 @@ func TestDrainingIsBounded(t *testing.T) {
 	conn := r.attach(at)
 	say(t, conn, 1, `{"argv":["cat"]}`)
 	hear(t, conn)
+	// Who waits for a command that is ended hears why.
+	status := make(chan int, 1)
+	go func() {
+		res := r.ask("POST", at+"/execs", `{"argv":["sleep","60"]}`)
+		status <- res.StatusCode
+	}()
+	eventually(t, "it runs", func() bool { n, _ := r.s.queue.counts(); return n == 3 })
 	stop()
+	if got := <-status; got != 503 {
+		t.Errorf("%d", got)
+	}
 	ends(t, end)
 	list, _ := m.List(false)
 	for _, b := range list {

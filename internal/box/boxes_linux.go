@@ -479,10 +479,8 @@ func (s *Store) named(name, id string) error {
 	}
 	link := filepath.Join(names, name)
 	if old, err := os.Readlink(link); err == nil {
-		for _, base := range s.bases() {
-			if _, err := os.Lstat(filepath.Join(base, old)); err == nil {
-				return &api.Error{Code: api.Exists, Text: fmt.Sprintf("box %s has the name %s; choose another, or drop that box", old, name)}
-			}
+		if s.holds(old) {
+			return &api.Error{Code: api.Exists, Text: fmt.Sprintf("box %s has the name %s; choose another, or drop that box", old, name)}
 		}
 		if err := os.Remove(link); err != nil {
 			return stateError(err)
@@ -492,6 +490,24 @@ func (s *Store) named(name, id string) error {
 		return stateError(err)
 	}
 	return nil
+}
+
+// holds reports whether there is a box, or one is being made: not what a crash left
+// of one, which has no record and is nobody's.
+func (s *Store) holds(id string) bool {
+	for _, base := range s.bases() {
+		path := filepath.Join(base, id)
+		if _, err := os.Lstat(filepath.Join(path, recordName)); err == nil {
+			return true
+		}
+		d, err := openDir(path)
+		if err == nil {
+			d.close()
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *Store) unnamed(name, id string) {

@@ -117,6 +117,30 @@ func TestNameIsOneBoxes(t *testing.T) {
 	}
 }
 
+// A box that was only half made when its maker was killed is nobody's, and its
+// name free.
+func TestTheNameOfAHalfMadeBoxIsFree(t *testing.T) {
+	b := testBoxes(t)
+	d, err := createDir(filepath.Join(b.store.Path, "boxes"), newID())
+	if err == nil {
+		err = b.store.named("half", d.id)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := func() error {
+		_, err := b.Create(context.Background(), api.Create{Name: "half", Workspace: t.TempDir()})
+		return err
+	}
+	if err := again(); code(err) != api.Exists {
+		t.Errorf("while it is being made: %v", err)
+	}
+	d.close()
+	if err := again(); err != nil {
+		t.Errorf("when its maker was killed: %v", err)
+	}
+}
+
 func TestBadPolicyIsSaidAtCreation(t *testing.T) {
 	b := testBoxes(t)
 	if _, err := b.Create(context.Background(), api.Create{Workspace: t.TempDir(), PolicyFile: "/does/not/exist.toml"}); code(err) != api.Invalid {

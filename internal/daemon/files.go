@@ -94,11 +94,14 @@ func (s *Server) readFile(_ context.Context, in *FilePath) (*raw, error) {
 
 func (s *Server) writeFile(_ context.Context, in *struct {
 	FilePath
-	Mode string `query:"mode" pattern:"^[0-7]{1,4}$" default:"644" doc:"permission bits of a new file, octal"`
+	Mode string `query:"mode" pattern:"^[0-7]{1,4}$" doc:"permission bits, octal; by default those of the file that is there, else 644"`
 }) (*raw, error) {
-	mode, err := strconv.ParseUint(in.Mode, 8, 32)
-	if err != nil {
-		return nil, refuse(api.Invalid, fmt.Sprintf("mode %q: give octal digits", in.Mode))
+	var mode uint64
+	if in.Mode != "" {
+		var err error
+		if mode, err = strconv.ParseUint(in.Mode, 8, 32); err != nil {
+			return nil, refuse(api.Invalid, fmt.Sprintf("mode %q: give octal digits", in.Mode))
+		}
 	}
 	return &raw{func(c huma.Context) {
 		r, w := humago.Unwrap(c)

@@ -68,6 +68,7 @@ func (b *Boxes) sweep() {
 		for _, base := range b.store.bases() {
 			b.store.sweep(base)
 		}
+		b.store.sweepNames()
 		_, _ = b.store.collectLayers() // what cannot be removed is still there for `hutch gc`, which says why
 		if pause == 0 {
 			return
@@ -469,14 +470,11 @@ func (s *Store) named(name, id string) error {
 	if err := os.Mkdir(names, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return stateError(err)
 	}
-	dir, err := os.Open(names)
+	unlock, err := lockNames(names)
 	if err != nil {
 		return stateError(err)
 	}
-	defer dir.Close()
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
-		return stateError(err)
-	}
+	defer unlock()
 	link := filepath.Join(names, name)
 	if old, err := os.Readlink(link); err == nil {
 		if s.holds(old) {
@@ -490,6 +488,37 @@ func (s *Store) named(name, id string) error {
 		return stateError(err)
 	}
 	return nil
+}
+
+func lockNames(path string) (unlock func(), err error) {
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		dir.Close()
+		return nil, err
+	}
+	return func() {
+		_ = unix.Flock(int(dir.Fd()), unix.LOCK_UN) // a process that is being started has a copy of it
+		dir.Close()
+	}, nil
+}
+
+// sweepNames drops the names that crashes left of boxes which are gone.
+func (s *Store) sweepNames() {
+	names := filepath.Join(s.Path, "names")
+	unlock, err := lockNames(names)
+	if err != nil {
+		return
+	}
+	defer unlock()
+	entries, _ := os.ReadDir(names)
+	for _, e := range entries {
+		if id, err := os.Readlink(filepath.Join(names, e.Name())); err == nil && !s.holds(id) {
+			_ = os.Remove(filepath.Join(names, e.Name()))
+		}
+	}
 }
 
 // holds reports whether there is a box, or one is being made: not what a crash left

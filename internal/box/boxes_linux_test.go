@@ -136,6 +136,13 @@ func TestTheNameOfAHalfMadeBoxIsFree(t *testing.T) {
 		t.Errorf("while it is being made: %v", err)
 	}
 	d.close()
+	if err := b.store.named("other", d.id); err != nil {
+		t.Fatal(err)
+	}
+	b.store.sweepNames()
+	if names, _ := os.ReadDir(filepath.Join(b.store.Path, "names")); len(names) != 0 {
+		t.Errorf("names of nobody: %v", names)
+	}
 	if err := again(); err != nil {
 		t.Errorf("when its maker was killed: %v", err)
 	}

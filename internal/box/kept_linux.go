@@ -657,6 +657,7 @@ func (s *Store) Collect(b Budget, workspacePath string) (Collected, error) {
 			}
 		}
 	}
+	s.sweepNames()
 	n, err := s.collectLayers()
 	c.Layers = n
 	errs = append(errs, err)

@@ -299,7 +299,7 @@ func (s *Store) collect(id string, needs func(owner, id string) bool, age time.D
 	}
 	defer unix.Close(fd)
 	st, err := fsat.Fstat(fd)
-	if err != nil || time.Since(time.Unix(st.Ctime.Sec, st.Ctime.Nsec)) < age {
+	if err != nil || time.Since(time.Unix(st.Mtime.Sec, st.Mtime.Nsec)) < age {
 		return false, err
 	}
 	owners, err := s.refs(id)

@@ -128,6 +128,14 @@ func run(args []string) error {
 	}
 	// What daemons make is for their user alone, unless a box's umask says more.
 	unix.Umask(unix.Umask(0o777) &^ 0o700)
+	// Before the first child is there that could inherit them.
+	if f.readyFD >= 0 {
+		unix.CloseOnExec(f.readyFD)
+	}
+	handed, err := daemon.Handed()
+	if err != nil {
+		return err
+	}
 	maxMemory, err := bytesOf("max-memory", f.maxMemory)
 	if err != nil {
 		return err
@@ -173,7 +181,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	listeners, err := f.listeners(token)
+	listeners, err := f.listeners(handed, token)
 	if err != nil {
 		return errors.Join(err, boxes.Close(context.Background()))
 	}
@@ -215,7 +223,8 @@ func (f *flags) token() ([]byte, error) {
 	return daemon.CheckToken([]byte(text))
 }
 
-func (f *flags) listeners(token []byte) (list []*daemon.Listener, err error) {
+func (f *flags) listeners(handed []*daemon.Listener, token []byte) (list []*daemon.Listener, err error) {
+	list = handed
 	defer func() {
 		if err != nil {
 			for _, l := range list {
@@ -223,9 +232,6 @@ func (f *flags) listeners(token []byte) (list []*daemon.Listener, err error) {
 			}
 		}
 	}()
-	if list, err = daemon.Handed(); err != nil {
-		return list, err
-	}
 	if len(list) == 0 {
 		l, err := daemon.ListenUnix(f.socket)
 		if err != nil {

@@ -68,8 +68,18 @@ var sealedBoxinit = sync.OnceValues(func() (int, error) {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 		return -1, fmt.Errorf("seal boxinit: %w", err)
 	}
-	return fd, nil
+	// It is started by its number, and where that is one of those that a box is
+	// handed, another file has it by then.
+	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, aboveHanded)
+	unix.Close(fd)
+	if err != nil {
+		return -1, fmt.Errorf("memfd for boxinit: %w", err)
+	}
+	return high, nil
 })
+
+// aboveHanded is above the number of every descriptor that boxinit is handed.
+const aboveHanded = 64
 
 var devNull = sync.OnceValues(func() (int, error) {
 	return unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)

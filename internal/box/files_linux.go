@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -16,10 +17,12 @@ import (
 
 	"hutch/internal/api"
 	"hutch/internal/fsat"
+	"hutch/internal/view"
 )
 
-// The files of a box are reached through its root, as the box sees it: whatever
-// links it makes, and changes while we look, lead nowhere but into the box. The
+// The files of a box are reached through its root, as the box sees it, and with
+// the rights of its user: whatever links it makes, and changes while we look, lead
+// nowhere but into the box, and to nothing that it could not open itself. The
 // kernel's own files, and what is no regular file, are not read or written: the
 // one would tell of the host, and the other could make us wait for ever.
 
@@ -30,23 +33,69 @@ func openInRoot(root int, name string, flags int) (int, error) {
 	if flags&unix.O_PATH == 0 {
 		how.Flags |= unix.O_NONBLOCK | unix.O_NOCTTY
 	}
-	for {
+	for again := 0; ; {
 		fd, err := unix.Openat2(root, name, &how)
-		// EAGAIN: something was renamed while the kernel made sure that the way
-		// stays below the root.
-		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EAGAIN) && again < mostAgain:
+			// Something was renamed while the kernel made sure that the way stays
+			// below the root. A box can do that all the time.
+			again++
+		default:
 			return fd, err
 		}
 	}
 }
+
+// mostAgain is how often a way is tried that renames get into.
+const mostAgain = 1000
 
 // files are those of one box.
 type files struct {
 	box  string
 	at   string // the workspace's path in the box
 	root int
-	uid  int // whom what is made is given to; -1: it is his
-	gid  int
+	user *view.User // whose rights over files count; nil: this process's are the same
+}
+
+// rightly does something with the rights that the box's user has over files. Root
+// has more: a link that the box made must not lead it to what is closed to the box
+// itself.
+func (f *files) rightly(do func() error) error {
+	if f.user == nil {
+		return do()
+	}
+	done := make(chan error)
+	go func() {
+		// Never unlocked: the thread is gone with the goroutine, whatever rights it
+		// has by then.
+		runtime.LockOSThread()
+		err := become(f.user)
+		if err == nil {
+			err = do()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// become gives this thread the rights over files of a user.
+func become(u *view.User) error {
+	groups := []int{int(u.GID)}
+	for _, g := range u.Groups {
+		groups = append(groups, int(g))
+	}
+	if err := unix.Setgroups(groups); err != nil {
+		return fmt.Errorf("take the groups of the box's user: %w", err)
+	}
+	// They return what was, and no error.
+	_, _ = unix.SetfsgidRetGid(int(u.GID))
+	_, _ = unix.SetfsuidRetUid(int(u.UID))
+	gid, _ := unix.SetfsgidRetGid(-1)
+	if uid, _ := unix.SetfsuidRetUid(-1); uid != int(u.UID) || gid != int(u.GID) {
+		return errors.New("the kernel does not let hutchd act as the box's user")
+	}
+	return nil
 }
 
 // within gives access to the files of a box, and starts its jail where it has
@@ -61,10 +110,11 @@ func (b *Boxes) within(name string, do func(f files) error) error {
 	if err != nil {
 		return err
 	}
-	f := files{box: h.id, at: j.at, root: -1, uid: -1, gid: -1}
+	f := files{box: h.id, at: j.at, root: -1}
 	// Its own: the box may end while a large file is on its way.
 	if f.root, err = unix.FcntlInt(uintptr(j.root), unix.F_DUPFD_CLOEXEC, 0); err == nil && j.owner() != nil {
-		f.uid, f.gid = int(j.user.UID), int(j.user.GID)
+		user := j.user
+		f.user = &user
 	}
 	h.mu.RUnlock()
 	if err != nil {
@@ -89,9 +139,12 @@ func (f *files) name(given string) (string, error) {
 // explain says of an error what it is about, with a code.
 func (f *files) explain(name string, err error) error {
 	code := api.Internal
+	var known *api.Error
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &known):
+		return err
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		code = api.NotFound
 	case errors.Is(err, unix.EEXIST):
@@ -101,12 +154,10 @@ func (f *files) explain(name string, err error) error {
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.ENOTEMPTY),
 		errors.Is(err, unix.EBUSY), errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ETXTBSY):
 		code = api.Invalid
+	case errors.Is(err, unix.EAGAIN):
+		code, err = api.InUse, errors.New("the way there is being renamed all the time; try again")
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		code = api.Full
-	}
-	var known *api.Error
-	if errors.As(err, &known) {
-		return err
 	}
 	return &api.Error{Code: code, Text: fmt.Sprintf("%s in box %s: %v", name, f.box, err)}
 }
@@ -149,8 +200,15 @@ func (f *files) notKernels(name string, fd int) error {
 	return nil
 }
 
+// The years that JSON can tell; a box can give its files others.
+var (
+	firstTime = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+	lastTime  = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+)
+
 func (f *files) describe(name string, st fsat.Stat) api.File {
-	file := api.File{Name: path.Base(name), Path: name, Type: "other", Size: st.Size, Mode: st.Mode & 0o7777, ModTime: time.Unix(st.Mtime.Sec, int64(st.Mtime.Nsec)).UTC()}
+	changed := time.Unix(min(max(st.Mtime.Sec, firstTime.Unix()), lastTime.Unix()), st.Mtime.Nsec).UTC()
+	file := api.File{Name: path.Base(name), Path: name, Type: "other", Size: st.Size, Mode: st.Mode & 0o7777, ModTime: changed}
 	switch st.Type {
 	case fsat.Regular:
 		file.Type = "file"
@@ -169,30 +227,36 @@ func (b *Boxes) ReadFile(box, name string) (content io.ReadCloser, file *api.Fil
 		if err != nil {
 			return err
 		}
-		// Not opened before it is known to be a file: that alone can do something
-		// to a device.
-		at, err := openInRoot(f.root, name, unix.O_PATH)
-		if err != nil {
-			return f.explain(name, err)
-		}
-		defer unix.Close(at)
-		if _, err := f.regular(name, at); err != nil {
-			return f.explain(name, err)
-		}
-		fd, err := reopen(at, unix.O_RDONLY)
-		if err != nil {
-			return f.explain(name, err)
-		}
-		st, err := f.regular(name, fd)
-		if err != nil {
-			unix.Close(fd)
-			return f.explain(name, err)
-		}
-		described := f.describe(name, st)
-		content, file = os.NewFile(uintptr(fd), name), &described
-		return nil
+		return f.explain(name, f.rightly(func() error {
+			content, file, err = f.read(name)
+			return err
+		}))
 	})
 	return content, file, err
+}
+
+func (f *files) read(name string) (io.ReadCloser, *api.File, error) {
+	// Not opened before it is known to be a file: that alone can do something to a
+	// device.
+	at, err := openInRoot(f.root, name, unix.O_PATH)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer unix.Close(at)
+	if _, err := f.regular(name, at); err != nil {
+		return nil, nil, err
+	}
+	fd, err := reopen(at, unix.O_RDONLY)
+	if err != nil {
+		return nil, nil, err
+	}
+	st, err := f.regular(name, fd)
+	if err != nil {
+		unix.Close(fd)
+		return nil, nil, err
+	}
+	file := f.describe(name, st)
+	return os.NewFile(uintptr(fd), name), &file, nil
 }
 
 // reopen opens what a descriptor stands for, and nothing else.
@@ -214,43 +278,51 @@ func (b *Boxes) WriteFile(box, name string, mode uint32, content io.Reader) erro
 }
 
 func (f *files) write(name string, mode uint32, content io.Reader) (err error) {
-	dir, base, err := f.parent(name)
-	if err != nil {
+	var dir int
+	var base string
+	var file *os.File
+	temp := ".hutch-write-" + newID()
+	if err := f.rightly(func() (err error) {
+		if dir, base, err = f.parent(name); err != nil {
+			return err
+		}
+		switch st, serr := fsat.LstatName(dir, base); {
+		case errors.Is(serr, unix.ENOENT):
+		case serr != nil:
+			err = serr
+		case st.Type == fsat.Directory:
+			err = unix.EISDIR
+		case st.Type == fsat.Regular:
+			mode = cmp.Or(mode, st.Mode&0o777)
+		}
+		var fd int
+		if err == nil {
+			fd, err = unix.Openat(dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o600)
+		}
+		if err != nil {
+			unix.Close(dir)
+			return err
+		}
+		file = os.NewFile(uintptr(fd), name)
+		return nil
+	}); err != nil {
 		return err
 	}
 	defer unix.Close(dir)
-	switch st, err := fsat.LstatName(dir, base); {
-	case errors.Is(err, unix.ENOENT):
-	case err != nil:
-		return err
-	case st.Type == fsat.Directory:
-		return unix.EISDIR
-	case st.Type == fsat.Regular:
-		mode = cmp.Or(mode, st.Mode&0o777)
-	}
-	mode = cmp.Or(mode, 0o644) & 0o7777
-	temp := ".hutch-write-" + newID()
-	fd, err := unix.Openat(dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o600)
-	if err != nil {
-		return err
-	}
-	file := os.NewFile(uintptr(fd), name)
 	defer file.Close()
-	defer func() {
+	_, err = io.Copy(file, content)
+	return f.rightly(func() error {
+		if err == nil {
+			err = unix.Fchmod(int(file.Fd()), cmp.Or(mode, 0o644)&0o7777)
+		}
+		if err == nil {
+			err = unix.Renameat(dir, temp, dir, base)
+		}
 		if err != nil {
 			_ = unix.Unlinkat(dir, temp, 0)
 		}
-	}()
-	if _, err := io.Copy(file, content); err != nil {
 		return bare(err)
-	}
-	if err := f.give(fd); err != nil {
-		return err
-	}
-	if err := unix.Fchmod(fd, mode); err != nil {
-		return err
-	}
-	return unix.Renameat(dir, temp, dir, base)
+	})
 }
 
 // bare is an error without the path that os put around it.
@@ -260,14 +332,6 @@ func bare(err error) error {
 		return at.Err
 	}
 	return err
-}
-
-// give makes what was made the user's whom the box runs as.
-func (f *files) give(fd int) error {
-	if f.uid < 0 {
-		return nil
-	}
-	return unix.Fchown(fd, f.uid, f.gid)
 }
 
 // parent opens the directory that a path lies in.
@@ -286,6 +350,12 @@ func (f *files) parent(name string) (dir int, base string, err error) {
 	return dir, path.Base(name), nil
 }
 
+// How much of a directory is listed, so that a box cannot fill our memory.
+const (
+	mostEntries = 100_000
+	mostListed  = 32 << 20 // bytes of names and of where links lead
+)
+
 // ListDir lists a directory of a box, sorted by name.
 func (b *Boxes) ListDir(box, name string) (list []api.File, err error) {
 	err = b.within(box, func(f files) error {
@@ -293,8 +363,10 @@ func (b *Boxes) ListDir(box, name string) (list []api.File, err error) {
 		if err != nil {
 			return err
 		}
-		list, err = f.list(name)
-		return f.explain(name, err)
+		return f.explain(name, f.rightly(func() error {
+			list, err = f.list(name)
+			return err
+		}))
 	})
 	return list, err
 }
@@ -308,11 +380,16 @@ func (f *files) list(name string) ([]api.File, error) {
 	if err := f.notKernels(name, fd); err != nil {
 		return nil, err
 	}
-	entries, err := fsat.ReadDir(fd)
+	entries, err := fsat.ReadDirMost(fd, mostEntries)
 	if err != nil {
 		return nil, err
 	}
+	many := &api.Error{Code: api.Invalid, Text: fmt.Sprintf("%s in box %s holds more than can be listed here; `hutch box exec %s -- ls -f` lists it", name, f.box, f.box)}
+	if len(entries) > mostEntries {
+		return nil, many
+	}
 	list := make([]api.File, 0, len(entries))
+	room := mostListed
 	for _, e := range entries {
 		st, err := fsat.LstatName(fd, e.Name)
 		if err != nil {
@@ -324,6 +401,9 @@ func (f *files) list(name string) ([]api.File, error) {
 			if n, err := unix.Readlinkat(fd, e.Name, buf); err == nil {
 				file.Target = string(buf[:n])
 			}
+		}
+		if room -= len(file.Name) + len(file.Path) + len(file.Target); room < 0 {
+			return nil, many
 		}
 		list = append(list, file)
 	}
@@ -338,26 +418,32 @@ func (b *Boxes) Stat(box, name string) (file *api.File, err error) {
 		if err != nil {
 			return err
 		}
-		fd, err := openInRoot(f.root, name, unix.O_PATH|unix.O_NOFOLLOW)
-		if err != nil {
-			return f.explain(name, err)
-		}
-		defer unix.Close(fd)
-		st, err := fsat.Fstat(fd)
-		if err != nil {
-			return f.explain(name, err)
-		}
-		described := f.describe(name, st)
-		if st.Type == fsat.Symlink {
-			buf := make([]byte, unix.PathMax)
-			if n, err := unix.Readlinkat(fd, "", buf); err == nil {
-				described.Target = string(buf[:n])
-			}
-		}
-		file = &described
-		return nil
+		return f.explain(name, f.rightly(func() error {
+			file, err = f.stat(name)
+			return err
+		}))
 	})
 	return file, err
+}
+
+func (f *files) stat(name string) (*api.File, error) {
+	fd, err := openInRoot(f.root, name, unix.O_PATH|unix.O_NOFOLLOW)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	st, err := fsat.Fstat(fd)
+	if err != nil {
+		return nil, err
+	}
+	file := f.describe(name, st)
+	if st.Type == fsat.Symlink {
+		buf := make([]byte, unix.PathMax)
+		if n, err := unix.Readlinkat(fd, "", buf); err == nil {
+			file.Target = string(buf[:n])
+		}
+	}
+	return &file, nil
 }
 
 // MakeDir makes a directory in a box, and those above it that are missing. One
@@ -368,7 +454,7 @@ func (b *Boxes) MakeDir(box, name string) error {
 		if err != nil {
 			return err
 		}
-		return f.explain(name, f.makeDir(name))
+		return f.explain(name, f.rightly(func() error { return f.makeDir(name) }))
 	})
 }
 
@@ -389,15 +475,7 @@ func (f *files) makeDir(name string) error {
 		return err
 	}
 	defer unix.Close(dir)
-	if err := unix.Mkdirat(dir, base, 0o755); err != nil {
-		return err // EEXIST: a link that leads nowhere
-	}
-	made, err := unix.Openat(dir, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(made)
-	return f.give(made)
+	return unix.Mkdirat(dir, base, 0o755) // EEXIST: a link that leads nowhere
 }
 
 // RemoveFile removes a file, a link or an empty directory of a box.
@@ -407,14 +485,18 @@ func (b *Boxes) RemoveFile(box, name string) error {
 		if err != nil {
 			return err
 		}
-		dir, base, err := f.parent(name)
-		if err != nil {
-			return f.explain(name, err)
-		}
-		defer unix.Close(dir)
-		if err = unix.Unlinkat(dir, base, 0); errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
-			err = unix.Unlinkat(dir, base, unix.AT_REMOVEDIR)
-		}
-		return f.explain(name, err)
+		return f.explain(name, f.rightly(func() error { return f.removeFile(name) }))
 	})
+}
+
+func (f *files) removeFile(name string) error {
+	dir, base, err := f.parent(name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	if err = unix.Unlinkat(dir, base, 0); errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
+		err = unix.Unlinkat(dir, base, unix.AT_REMOVEDIR)
+	}
+	return err
 }

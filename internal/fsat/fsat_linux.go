@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -204,14 +205,18 @@ func typeOfDirent(t uint8) Type {
 
 // ReadDir returns the entries of the open directory fd, sorted by name as
 // bytes, without "." and "..". It reads from the start each time.
-func ReadDir(fd int) ([]Dirent, error) {
+func ReadDir(fd int) ([]Dirent, error) { return ReadDirMost(fd, math.MaxInt) }
+
+// ReadDirMost is ReadDir of a directory that may be too large: once it has found
+// more entries than most it reads no further, and returns those.
+func ReadDirMost(fd, most int) ([]Dirent, error) {
 	if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
 		return nil, pathError("readdir", fmt.Sprintf("fd %d", fd), err)
 	}
 	var entries []Dirent
 	var few [1 << 10]byte // most directories are small, and need no allocation
 	buf := few[:]
-	for {
+	for len(entries) <= most {
 		n, err := unix.Getdents(fd, buf)
 		if errors.Is(err, unix.EINTR) {
 			continue

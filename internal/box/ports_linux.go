@@ -142,15 +142,15 @@ func (b *Boxes) Dial(ctx context.Context, name string, port uint16) (net.Conn, e
 	}
 	defer b.letGo(h)
 	nobody := &api.Error{Code: api.NotFound, Text: fmt.Sprintf("nothing listens at port %d in box %s; see `hutch box ports %s`", port, h.id, h.id)}
-	for _, to := range []unix.Sockaddr{&unix.SockaddrInet4{Port: int(port), Addr: [4]byte{127, 0, 0, 1}}, &unix.SockaddrInet6{Port: int(port), Addr: [16]byte{15: 1}}} {
-		socket, err := h.socket(port, to)
+	for _, at := range []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port), netip.AddrPortFrom(netip.IPv6Loopback(), port)} {
+		socket, err := h.socket(at)
 		if err != nil {
 			return nil, err
 		}
 		if socket == nil {
-			return nil, nobody
+			continue
 		}
-		conn, err := connected(ctx, socket, to)
+		conn, err := connected(ctx, socket, sockaddr(at))
 		if err == nil {
 			return conn, nil
 		}
@@ -161,9 +161,23 @@ func (b *Boxes) Dial(ctx context.Context, name string, port uint16) (net.Conn, e
 	return nil, nobody
 }
 
-// socket makes a socket in the network of a box; nil where nothing can listen at
-// the port.
-func (h *held) socket(port uint16, to unix.Sockaddr) (*os.File, error) {
+func sockaddr(at netip.AddrPort) unix.Sockaddr {
+	if at.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}
+	}
+	return &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
+}
+
+// answers tells whether what listens at a place is who answers at an address: on
+// the host's network another program may have the same port of another address.
+func answers(p api.Port, at netip.AddrPort) bool {
+	where, err := netip.ParseAddr(p.Address)
+	return err == nil && p.Port == at.Port() && where.Is4() == at.Addr().Is4() && (where.IsUnspecified() || where == at.Addr())
+}
+
+// socket makes a socket in the network of a box; nil where nothing of the box can
+// listen at an address.
+func (h *held) socket(at netip.AddrPort) (*os.File, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	j, ok := h.live.(*resident)
@@ -175,12 +189,12 @@ func (h *held) socket(port uint16, to unix.Sockaddr) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !slices.ContainsFunc(ports, func(p api.Port) bool { return p.Port == port }) {
+		if !slices.ContainsFunc(ports, func(p api.Port) bool { return answers(p, at) }) {
 			return nil, nil
 		}
 	}
 	domain := unix.AF_INET
-	if _, six := to.(*unix.SockaddrInet6); six {
+	if at.Addr().Is6() {
 		domain = unix.AF_INET6
 	}
 	keeper, err := j.keepers.get()

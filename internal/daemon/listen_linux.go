@@ -23,7 +23,7 @@ type Listener struct {
 	made unix.Stat_t
 }
 
-// ownOnly lets in only whom the daemon runs as, and root.
+// ownOnly lets in only whom the daemon runs as, and root; nobody in a box.
 type ownOnly struct{ *net.UnixListener }
 
 // Accept returns the next connection of somebody who may.
@@ -34,7 +34,7 @@ func (l ownOnly) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		cred, err := credentials(c)
-		if err == nil && (int(cred.Uid) == os.Geteuid() || cred.Uid == 0) {
+		if err == nil && (int(cred.Uid) == os.Geteuid() || cred.Uid == 0) && outside(c, cred.Pid) {
 			return c, nil
 		}
 		c.Close()

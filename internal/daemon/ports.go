@@ -121,6 +121,17 @@ func join(here net.Conn, buffered *bufio.Reader, there net.Conn) {
 
 type proxyKey struct{}
 
+// proxyDepth is how many slashes are before what is asked of a box:
+// /v1/boxes/BOX/ports/PORT/proxy/. No name is looked for: a box may have any.
+const proxyDepth = 7
+
+func afterSlashes(path string, n int) string {
+	for ; n > 0; n-- {
+		_, path, _ = strings.Cut(path, "/")
+	}
+	return path
+}
+
 // newProxy makes what hands requests to servers in boxes. It keeps no idle
 // connection: that would be a descriptor and two goroutines a box.
 func (s *Server) newProxy() http.Handler {
@@ -135,7 +146,7 @@ func (s *Server) newProxy() http.Handler {
 		Rewrite: func(p *httputil.ProxyRequest) {
 			to := p.In.Context().Value(proxyKey{}).(portInput)
 			escaped := p.In.URL.EscapedPath()
-			_, rest, _ := strings.Cut(escaped, "/proxy/")
+			rest := afterSlashes(escaped, proxyDepth)
 			path, err := url.PathUnescape("/" + rest)
 			if err != nil {
 				path = "/"

@@ -219,17 +219,18 @@ func within(top, at, target string) bool {
 	if at == top { // a link by itself leads nowhere in what is copied
 		return false
 	}
-	depth := strings.Count(strings.TrimPrefix(at, top), "/") - 1
+	depth, down := strings.Count(strings.TrimPrefix(at, top), "/")-1, false
 	for part := range strings.SplitSeq(target, "/") {
 		switch part {
 		case "", ".":
 		case "..":
-			// Counted, not cleaned: what comes before may be a link itself.
-			if depth--; depth < 0 {
+			// From where the link lies the way up is known. Behind a name it is not:
+			// that may be a link itself, to higher up.
+			if depth--; down || depth < 0 {
 				return false
 			}
 		default:
-			depth++
+			down = true
 		}
 	}
 	return true

@@ -50,7 +50,7 @@ func (h *held) openKept() (*kept, error) {
 
 func (k *kept) openWorkspace() error {
 	var err error
-	if k.ws, err = workspace.Open(string(k.record.RawWorkspace), true); err != nil {
+	if k.ws, err = workspace.Reopen(string(k.record.RawWorkspace)); err != nil {
 		return fmt.Errorf("box %s: %w", k.id, err)
 	}
 	// What a crash left of a promotion would show as the host's edits.

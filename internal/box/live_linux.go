@@ -184,7 +184,7 @@ func (b *Boxes) wake(ctx context.Context, h *held) error {
 	if err != nil {
 		return err
 	}
-	ws, err := workspace.Open(string(h.record.RawWorkspace), true)
+	ws, err := workspace.Reopen(string(h.record.RawWorkspace))
 	if err != nil {
 		return fmt.Errorf("box %s: %w", h.id, err)
 	}

@@ -162,7 +162,7 @@ func (b *Boxes) expectLike(h *held, count int) {
 	if err != nil {
 		return
 	}
-	ws, err := workspace.Open(string(h.record.RawWorkspace), true)
+	ws, err := workspace.Reopen(string(h.record.RawWorkspace))
 	if err != nil {
 		return
 	}
@@ -355,7 +355,7 @@ func (k *kind) lacks() int { return 1 + (len(k.taken)+1)/2 - len(k.parked) }
 
 // add makes one jail of a kind.
 func (p *pool) add(k *kind) error {
-	ws, err := workspace.Open(k.path, true)
+	ws, err := workspace.Reopen(k.path)
 	if err != nil {
 		return err
 	}

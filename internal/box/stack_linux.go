@@ -330,7 +330,7 @@ func (h *held) look(root int) error {
 }
 
 func (h *held) readSeen(layer, root int) (*changeset.Seen, error) {
-	ws, err := workspace.Open(string(h.record.RawWorkspace), true)
+	ws, err := workspace.Reopen(string(h.record.RawWorkspace))
 	if err != nil {
 		return nil, fmt.Errorf("box %s: %w", h.id, err)
 	}

@@ -29,6 +29,23 @@ func Open(path string, force bool) (*Workspace, error) {
 	if err != nil {
 		return nil, openError(abs, err)
 	}
+	return openAt(resolved, force)
+}
+
+// Reopen opens the workspace of a box that was made earlier, whose path had no
+// link on its way then. One that has is another directory: nothing of the box may
+// come there, and root's least of all, at a user's bidding.
+func Reopen(path string) (*Workspace, error) {
+	ws, err := openAt(path, true)
+	if err != nil {
+		if real, lerr := filepath.EvalSymlinks(path); lerr == nil && real != path {
+			return nil, fmt.Errorf("workspace %q is reached by a symbolic link now, and was not when the box was made; put the directory back in its place", path)
+		}
+	}
+	return ws, err
+}
+
+func openAt(resolved string, force bool) (*Workspace, error) {
 	// A component that became a symlink since EvalSymlinks must not lead the
 	// descriptor elsewhere than Path says: Path is what the jail mounts.
 	fd, err := unix.Openat2(unix.AT_FDCWD, resolved, &unix.OpenHow{

@@ -17,6 +17,9 @@ func Open(path string, force bool) (*Workspace, error) {
 	return nil, unsupported("open a workspace")
 }
 
+// Reopen opens the workspace of a box that was made earlier.
+func Reopen(path string) (*Workspace, error) { return Open(path, true) }
+
 // Close releases the workspace's descriptor.
 func (ws *Workspace) Close() error { return nil }
 

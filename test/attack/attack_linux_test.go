@@ -16,9 +16,9 @@ import (
 // seedEnv gives the seed of the sample.
 const seedEnv = "HUTCH_ATTACK_SEED"
 
-// TestAttacks makes every attack in a box, and once with its guard left out. By
-// default each runs as one user with one strategy, drawn by a seed; in proof all
-// of the matrix.
+// TestAttacks makes every attack in a box, in one that lives, and once with its
+// guard left out. By default each runs as one user with one strategy, drawn by a
+// seed; in proof all of the matrix.
 func TestAttacks(t *testing.T) {
 	seed := time.Now().UnixNano()
 	if text := os.Getenv(seedEnv); text != "" {
@@ -38,7 +38,7 @@ func TestAttacks(t *testing.T) {
 			if !a.strategies {
 				strategies = strategies[:1]
 			}
-			guardOff := true
+			guardOff, live := true, a.inLive()
 			if !lab.Proof() {
 				if a.seldom && draw.Intn(4) > 0 {
 					t.Log("not drawn")
@@ -47,10 +47,14 @@ func TestAttacks(t *testing.T) {
 				users = []who{users[draw.Intn(len(users))]}
 				strategies = []lab.Strategy{strategies[draw.Intn(len(strategies))]}
 				guardOff = draw.Intn(3) == 0
+				live = live && draw.Intn(3) == 0
 			}
 			for _, u := range users {
 				for _, s := range strategies {
 					t.Run(u.name+"/"+s.Test, func(t *testing.T) { a.try(t, u, s) })
+				}
+				if live {
+					t.Run(u.name+"/live", func(t *testing.T) { a.tryLive(t, u) })
 				}
 				if guardOff {
 					t.Run(u.name+"/guard-off", func(t *testing.T) { a.show(t, u) })
@@ -78,12 +82,19 @@ func (a *attack) try(t *testing.T, u who, s lab.Strategy) {
 	}
 	st.remember()
 	acc := st.box(a, st.moreFlags...)
+	a.told(t, acc, Row{Who: u.name, Strategy: s.Test, Mode: "one-shot"})
+}
+
+// told judges an attack that must be held, and puts it into the table.
+func (a *attack) told(t *testing.T, acc *account, row Row) {
+	t.Helper()
 	judge := a.verdict
 	if judge == nil {
 		judge = (*account).judge
 	}
 	verdict, why := judge(acc)
-	record(t, Row{Attack: a.name, Kind: a.kind, Who: u.name, Strategy: s.Test, Mode: "one-shot", Verdict: verdict, Why: why})
+	row.Attack, row.Kind, row.Verdict, row.Why = a.name, a.kind, verdict, why
+	record(t, row)
 	switch verdict {
 	case Held:
 		t.Logf("HELD: %s", why)

@@ -21,6 +21,7 @@ type attack struct {
 	changes    []string // what the snapshot of the canaries may show changed
 	seldom     bool     // takes long: not in the sample
 	keeps      bool     // hutch keeps something of it on purpose
+	notLive    string   // why it is not made in a box that lives
 	notAs      string   // a user as whom it is not held, which docs/security.md says
 	setup      func(st *stage)
 	verdict    func(a *account) (string, string) // nil: account.judge
@@ -88,7 +89,7 @@ var attacks = []attack{
 	{name: "proc-sys-write", kind: aboutFiles, guard: guard{bare: true, root: "the kernel refuses an ordinary user by itself"}},
 
 	{name: "userns-again", kind: aboutKernel, guard: filterOff("max_user_namespaces", "assert")},
-	{name: "userns-again-unfiltered", kind: aboutKernel, run: "userns-again", guard: guard{none: "it is an attack on the second guard, the count of user namespaces, with the first left out"}, setup: withoutFilter, verdict: secondWall},
+	{name: "userns-again-unfiltered", kind: aboutKernel, run: "userns-again", guard: guard{none: "it is an attack on the second guard, the count of user namespaces, with the first left out"}, setup: withoutFilter, verdict: secondWall, notLive: "what is tried is the wall behind, which is the same"},
 	{name: "mount-anything", kind: aboutKernel, guard: unguarded},
 	{name: "trace-others", kind: aboutKernel, guard: unguarded},
 	{name: "userfaultfd", kind: aboutKernel, guard: filterOff()},
@@ -96,7 +97,7 @@ var attacks = []attack{
 	{name: "bpf", kind: aboutKernel, guard: rootOnly},
 	{name: "perf-event", kind: aboutKernel, guard: filterOff()},
 	{name: "keyrings", kind: aboutKernel, guard: filterOff()},
-	{name: "keyring-of-host", kind: aboutKernel, setup: withoutFilter, verdict: secondWall, guard: guard{bare: true}},
+	{name: "keyring-of-host", kind: aboutKernel, setup: withoutFilter, verdict: secondWall, guard: guard{bare: true}, notLive: "what is tried is the wall behind, which is the same"},
 	{name: "machine-calls", kind: aboutKernel, guard: filterOff()},
 	{name: "fanotify", kind: aboutKernel, guard: filterOff()},
 	{name: "compat-abi", kind: aboutKernel, guard: filterOff()},
@@ -119,7 +120,7 @@ var attacks = []attack{
 	{name: "kill-host-net", kind: aboutNeighbours, run: "kill-host", flags: []string{"--allow-net"}, guard: unguarded},
 	{name: "net-default", kind: aboutNeighbours, guard: guard{without: "net,loopback"}},
 	{name: "env-leak", kind: aboutNeighbours, setup: secretEnvironment, guard: unguarded},
-	{name: "residue", kind: aboutNeighbours, run: "residue-find", setup: leaveResidue, guard: unguarded},
+	{name: "residue", kind: aboutNeighbours, run: "residue-find", setup: leaveResidue, guard: unguarded, notLive: "the commands of one box share what they leave"},
 
 	{name: "fork-bomb", kind: aboutDenial, flags: []string{"--pids", "64"}, verdict: bounded, guard: unguarded},
 	{name: "memory-anonymous", kind: aboutDenial, run: "memory-bomb", params: []string{"kind=anonymous"}, flags: []string{"--memory", "64M"}, verdict: bounded, guard: unguarded},

@@ -130,6 +130,13 @@ func (st *stage) box(a *attack, flags ...string) *account {
 	}
 	acc.result = running.Wait()
 	acc.took = time.Since(start)
+	acc.read()
+	acc.damage = st.damage(a.changes...)
+	return acc
+}
+
+// read takes in what hutch printed as the outcome of an attack.
+func (acc *account) read() {
 	if err := json.Unmarshal([]byte(acc.result.Stdout), &acc.out); err != nil {
 		acc.result.Stderr += " (no outcome: " + err.Error() + ")"
 	}
@@ -141,8 +148,6 @@ func (st *stage) box(a *attack, flags ...string) *account {
 	}
 	acc.text += acc.out.Stderr
 	acc.parse()
-	acc.damage = st.damage(a.changes...)
-	return acc
 }
 
 // bare makes an attack without a box, as root in a mount namespace of its own.
@@ -207,17 +212,22 @@ func peakRSS(pid int, r *lab.Running) (peak int64) {
 	done := make(chan struct{})
 	go func() { r.Done(); close(done) }()
 	for {
-		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-		for line := range strings.Lines(string(text)) {
-			var kib int64
-			if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kib); n == 1 {
-				peak = max(peak, kib)
-			}
-		}
+		peak = max(peak, peakOf(pid))
 		select {
 		case <-done:
 			return peak
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// peakOf is how much memory a process has taken so far, in KiB.
+func peakOf(pid int) (kib int64) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(text)) {
+		if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kib); n == 1 {
+			return kib
+		}
+	}
+	return 0
 }

@@ -13,6 +13,10 @@ import (
 // stopping is how long a box may take to stand still.
 const stopping = 10 * time.Second
 
+// guessing is when what seems to wait in vfork(2) is believed to, on a kernel
+// that does not tell whose memory a process has.
+var guessing = stopping / 10
+
 // Freeze stops every process of the box: by its cgroup where that has a freezer,
 // else by SIGSTOP, again until all are stopped, which programs can notice. No
 // command is started until thaw is called, which has to be once.
@@ -59,7 +63,10 @@ func (l *Live) stop() (thaw func(), err error) {
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
 		moving := false
 		s := scan{until: began.Add(stopping), see: func(t *task, _ string) {
-			if stopped[t.pid] == t.born || t.state != 't' && p.stands(t) {
+			if stopped[t.pid] == t.born {
+				return
+			}
+			if waits, ok := p.stopped(t); t.state != 't' && ok && waits == 0 {
 				return // and shall stay so
 			}
 			moving = true
@@ -69,17 +76,9 @@ func (l *Live) stop() (thaw func(), err error) {
 			}
 		}}
 		all := l.look(&p, s)
-		stoppedChild := map[int]bool{}
-		for _, t := range all {
-			if t.state == 'T' || t.state == 't' {
-				stoppedChild[t.parent] = true
-			}
-		}
-		for _, t := range all {
-			// One that waits in vfork(2) for a child that is stopped does nothing
-			// else, but is never seen as stopped itself.
-			waits := t.state == 'D' && stoppedChild[t.pid] && time.Since(began) > stopping/10
-			moving = moving || !waits && !p.stands(&t)
+		guess := time.Since(began) > guessing
+		for i := range all {
+			moving = moving || !p.stands(&all[i], all, guess)
 		}
 		switch {
 		case l.Err() != nil:
@@ -94,25 +93,64 @@ func (l *Live) stop() (thaw func(), err error) {
 	}
 }
 
-// stands tells whether every thread of a process is stopped.
-func (p *proc) stands(t *task) bool {
-	if t.state != 'T' && t.state != 't' {
-		return false
+// stands tells whether no thread of a process does anything: each is stopped, or
+// waits in vfork(2) for a child until that is another program, which no SIGSTOP
+// ends and which looks like a wait for the disk. There are as many such children,
+// and they have the memory of their parent.
+func (p *proc) stands(t *task, all []task, guess bool) bool {
+	waits, ok := p.stopped(t)
+	if !ok || waits == 0 {
+		return ok
 	}
-	return t.threads <= 1 || p.threadsStand(t.pid)
+	for _, child := range all {
+		if child.parent != t.pid {
+			continue
+		}
+		if same, err := sameMemory(t.pid, child.pid); same || err != nil && guess {
+			waits--
+		}
+	}
+	return waits <= 0
 }
 
-func (p *proc) threadsStand(pid int) bool {
-	threads, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
+// stopped counts the threads of a process that wait where no signal reaches them;
+// false when one neither waits so nor is stopped.
+func (p *proc) stopped(t *task) (waits int, ok bool) {
+	if t.threads <= 1 {
+		return stoppedIn(t.state)
+	}
+	threads, err := os.ReadDir("/proc/" + strconv.Itoa(t.pid) + "/task")
 	for _, thread := range threads {
-		text := p.read(pid, "task/"+thread.Name()+"/stat")
+		text := p.read(t.pid, "task/"+thread.Name()+"/stat")
 		end := bytes.LastIndexByte(text, ')')
 		if end < 0 || end+2 >= len(text) {
 			continue // it has ended
 		}
-		if s := text[end+2]; s != 'T' && s != 't' && s != 'Z' && s != 'X' {
-			return false
+		n, ok := stoppedIn(text[end+2])
+		if !ok {
+			return 0, false
 		}
+		waits += n
 	}
-	return err == nil
+	return waits, err == nil
+}
+
+func stoppedIn(state byte) (waits int, ok bool) {
+	switch state {
+	case 'T', 't', 'Z', 'X':
+		return 0, true
+	case 'D':
+		return 1, true
+	}
+	return 0, false
+}
+
+// sameMemory asks kcmp(2) whether two processes share their memory.
+func sameMemory(a, b int) (bool, error) {
+	const kcmpVM = 1
+	r, _, err := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), kcmpVM, 0, 0, 0)
+	if err != 0 {
+		return false, err
+	}
+	return r == 0, nil
 }

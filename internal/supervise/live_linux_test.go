@@ -600,6 +600,37 @@ for i in range(3): threading.Thread(target=spin).start()" >>grows & wait`)
 	e.end()
 }
 
+// Who waits in vfork(2) cannot be stopped: programs start others so, from any of
+// their threads. It is told from a wait for the disk at once, not after a while.
+func TestFreezeAmidVfork(t *testing.T) {
+	defer supervise.NeverGuess()()
+	const spawn = "os.posix_spawn('/usr/bin/true', ['true'], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, 'gate', os.O_RDONLY, 0)])"
+	for name, script := range map[string]string{
+		"its only thread": spawn + "; os.wait()",
+		"another thread":  "t = threading.Thread(target=lambda: " + spawn + "); t.start(); t.join(); os.wait()",
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t, nil, supervise.FollowOptions{})
+			e := b.start("python3", "-c", "import os, threading; os.mkfifo('gate'); "+script)
+			within(t, "a child that is no program of its own yet", func() bool { return len(b.Processes()) == 2 })
+			for range 2 {
+				thaw, err := b.Freeze()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, p := range b.Processes() {
+					if p.State != 'T' && p.State != 'D' {
+						t.Errorf("it runs: %+v", p)
+					}
+				}
+				thaw()
+			}
+			b.sh(": > gate").exits(0)
+			e.exits(0)
+		})
+	}
+}
+
 const eat = `
 a = []
 while True: a.append(bytearray(b"x" * (1 << 20)))`

@@ -46,7 +46,7 @@ func addCreate(flags *pflag.FlagSet, q *api.Create) {
 	flags.StringVar(&q.Workspace, "workspace", "", "the workspace (default: the current directory)")
 	flags.BoolVar(&q.Force, "force", false, "allow / or a home directory as workspace")
 	flags.StringVar(&q.LayerDir, "layer-dir", "", "a directory for layers on the workspace's file system")
-	flags.StringVar(&q.User, "user", "", "run as this user (root only), or `root`")
+	flags.StringVar(&q.User, "user", "", "run as this `user` (root only), or root")
 	flags.StringSliceVar(&q.Require, "require", nil, "fail when this is missing: limits, proc, landlock")
 }
 

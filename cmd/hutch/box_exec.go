@@ -39,7 +39,8 @@ or 137. Nothing reaches the workspace before ` + "`hutch commit`" + `.`
 	flags.SortFlags = false
 	flags.BoolVar(&f.detach, "detach", false, "print its id and leave it running")
 	flags.BoolVar(&f.tty, "tty", false, "give the command a terminal of its own")
-	flags.TextVar(&f.timeout, "timeout", policy.Duration(0), "end it after this `duration`; 0 for never (default: the box's policy)")
+	flags.TextVar(&f.timeout, "timeout", policy.Duration(0), "end it after this `duration`; 0 for never (without it: the box's policy)")
+	flags.Lookup("timeout").DefValue = "" // which it has not
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "set NAME=VALUE, or pass NAME on; may be repeated")
 	flags.StringVar(&f.cwd, "cwd", "", "directory in the box (default: the workspace)")
 	return cmd

@@ -45,6 +45,6 @@ func boxKillCommand() *cobra.Command {
 process. The box itself lives on.`
 	cmd.Flags().StringVarP(&k.Signal, "signal", "s", "", "send this `signal`, a name or number (default KILL)")
 	cmd.Flags().BoolVar(&k.All, "all", false, "everything that runs in it (the default)")
-	cmd.Flags().IntVar(&k.PID, "pid", 0, "this process alone, as `hutch box ps` numbers it")
+	cmd.Flags().IntVar(&k.PID, "pid", 0, "this process alone, by the `number` that box ps gives it")
 	return cmd
 }

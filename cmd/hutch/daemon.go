@@ -90,8 +90,15 @@ func daemonStatusCommand() *cobra.Command {
 	cmd = verb("status", "Tell what the daemon is doing", noWords, func(ctx context.Context, _ []string) error {
 		return tellStatus(ctx, wantsJSON(cmd.Flags()), os.Stdout)
 	})
-	cmd.Long = `Tell what the daemon is doing. The exit code is 1 when none runs.`
+	cmd.Long = `Tell what the daemon is doing. The exit code is 1 when none runs. --json prints
+what GET /v1/status answers, and "alive".`
 	return cmd
+}
+
+// alive is what the daemon says of itself, where there is one.
+type alive struct {
+	Alive bool `json:"alive"`
+	*api.Status
 }
 
 func tellStatus(ctx context.Context, asJSON bool, to *os.File) error {
@@ -102,9 +109,7 @@ func tellStatus(ctx context.Context, asJSON bool, to *os.File) error {
 	s, err := w.Status(ctx)
 	if errors.Is(err, client.ErrNoDaemon) {
 		if asJSON {
-			if err := printJSON(struct {
-				Running bool `json:"running"`
-			}{}); err != nil {
+			if err := printJSON(alive{}); err != nil {
 				return err
 			}
 		} else {
@@ -116,10 +121,7 @@ func tellStatus(ctx context.Context, asJSON bool, to *os.File) error {
 		return err
 	}
 	if asJSON {
-		return printJSON(struct {
-			Running bool `json:"running"`
-			*api.Status
-		}{true, s})
+		return printJSON(alive{true, s})
 	}
 	fmt.Fprintf(to, "hutchd %s, pid %d, since %s\nlistens at %s\nstate directory %s\n%d live boxes, %d commands run, %d wait\n",
 		s.Version, s.PID, s.Started.Local().Format(time.DateTime), strings.Join(s.Listen, ", "), s.StateDir, s.Live, s.Running, s.Waiting)

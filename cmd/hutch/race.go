@@ -17,6 +17,7 @@ import (
 // raceFlags are the flags of hutch race.
 type raceFlags struct {
 	count  int
+	lines  []string // command lines, one a racer or one for all
 	score  string
 	keep   bool
 	create api.Create
@@ -28,7 +29,7 @@ type raceFlags struct {
 func raceCommand() *cobra.Command {
 	f := raceFlags{promotionFlags: newPromotionFlags()}
 	var cmd *cobra.Command
-	cmd = verb("race [BOX...] [-n N] [flags] -- COMMAND [ARG...]", "Run a command in several boxes at once; the first success is committed", words{0, -1, ""}, func(ctx context.Context, args []string) error {
+	cmd = verb("race [BOX...] [-n N] [flags] [-- COMMAND [ARG...]]", "Run a command in several boxes at once; the first success is committed", words{0, -1, ""}, func(ctx context.Context, args []string) error {
 		q, err := f.request(cmd, args)
 		if err != nil {
 			return err
@@ -48,12 +49,15 @@ the others; with --score the one wins whose score, the last line that CMD prints
 is highest. The winner is committed, the others are discarded.
 
 BOXes race themselves; one BOX with -n races in N forks of it; none, in N new boxes
-of the workspace. The command sees HUTCH_RACER, the number of its racer, from 1.`
+of the workspace. The command sees HUTCH_RACER, the number of its racer, from 1.
+Several --cmd are different commands: each racer runs one, and -n is their number.`
 	cmd.Example = `  hutch race -n 4 -- sh -c './agent --seed $HUTCH_RACER'
+  hutch race fix-1 --cmd './agent --model a' --cmd './agent --model b'
   hutch race fix-1 fix-2 --score 'pytest -q | grep -c passed' -- make test`
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.IntVarP(&f.count, "count", "n", 0, "how many racers")
+	flags.StringArrayVar(&f.lines, "cmd", nil, "a command `line` for sh, in place of COMMAND; of several each racer runs one")
 	flags.StringVar(&f.score, "score", "", "a `command` line for sh, run in the box of each that succeeded")
 	flags.BoolVar(&f.keep, "keep", false, "commit nothing and keep all boxes")
 	f.promotionFlags.add(flags)
@@ -64,20 +68,27 @@ of the workspace. The command sees HUTCH_RACER, the number of its racer, from 1.
 }
 
 func (f *raceFlags) request(cmd *cobra.Command, args []string) (*api.Race, error) {
-	dash := cmd.ArgsLenAtDash()
-	if dash < 0 || dash == len(args) {
-		return nil, invalid("no command: give one after --")
+	boxes, commands, err := f.commands(cmd.ArgsLenAtDash(), args)
+	if err != nil {
+		return nil, err
 	}
-	boxes, argv := args[:dash], args[dash:]
 	changed := cmd.Flags().Changed
 	if changed("count") && (f.count < 1 || f.count > 256) {
 		return nil, invalid("-n %d: give 1 to 256", f.count)
 	}
-	q := &api.Race{Keep: f.keep, Count: f.count}
+	count := f.count
+	if count == 0 && len(commands) > 1 && len(boxes) < 2 {
+		count = len(commands)
+	}
+	racers := max(count, len(boxes))
+	if len(commands) > 1 && len(commands) != racers {
+		return nil, invalid("%d commands for %d racers: give as many, or one for all", len(commands), racers)
+	}
+	q := &api.Race{Keep: f.keep, Count: count}
 	switch {
-	case len(boxes) > 1 && f.count > 0, len(boxes) == 0 && f.count == 0:
+	case len(boxes) > 1 && count > 0, racers == 0:
 		return nil, invalid("give boxes to race in, or -n and at most one box to fork")
-	case len(boxes) == 1 && f.count > 0:
+	case len(boxes) == 1 && count > 0:
 		q.Box = boxes[0]
 	case len(boxes) > 0:
 		q.Boxes = boxes
@@ -92,9 +103,8 @@ func (f *raceFlags) request(cmd *cobra.Command, args []string) (*api.Race, error
 			return nil, err
 		}
 	}
-	racers := max(f.count, len(boxes))
 	for i := range racers {
-		q.Runs = append(q.Runs, api.Run{Argv: argv, Env: []string{fmt.Sprintf("HUTCH_RACER=%d", i+1)}})
+		q.Runs = append(q.Runs, api.Run{Argv: commands[i%len(commands)], Env: []string{fmt.Sprintf("HUTCH_RACER=%d", i+1)}})
 	}
 	if f.score != "" {
 		q.Score = &api.Run{Argv: []string{"sh", "-c", f.score}}
@@ -105,6 +115,28 @@ func (f *raceFlags) request(cmd *cobra.Command, args []string) (*api.Race, error
 	}
 	q.Commit = commitRequest(promotion)
 	return q, nil
+}
+
+// commands are what is to be run, one for all racers or one for each, and the
+// boxes that are named before it.
+func (f *raceFlags) commands(dash int, args []string) (boxes []string, commands [][]string, err error) {
+	boxes = args
+	if dash >= 0 {
+		boxes = args[:dash]
+	}
+	given := len(boxes) < len(args)
+	switch {
+	case given && len(f.lines) > 0:
+		return nil, nil, invalid("--cmd and a command after -- exclude each other")
+	case given:
+		return boxes, [][]string{args[dash:]}, nil
+	case len(f.lines) == 0:
+		return nil, nil, invalid("no command: give one after --, or --cmd")
+	}
+	for _, line := range f.lines {
+		commands = append(commands, []string{"sh", "-c", line})
+	}
+	return boxes, commands, nil
 }
 
 // nothingNew refuses flags that would say nothing to boxes that are there.

@@ -76,7 +76,7 @@ hutch's own errors.`,
 	f.promotionFlags.add(flags)
 	f.policyFlags.add(flags)
 	flags.BoolVar(&f.tty, "tty", false, "give the command a terminal of its own")
-	flags.StringVar(&f.user, "user", "", "run as this user (root only), or `root`")
+	flags.StringVar(&f.user, "user", "", "run as this `user` (root only), or root")
 	flags.StringSliceVar(&f.require, "require", nil, "fail when this is missing: limits, proc, landlock")
 	flags.Var(&f.rung, "rung", "the confinement demanded: full")
 	return cmd

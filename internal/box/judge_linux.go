@@ -69,6 +69,11 @@ func judge(out *outcome.Outcome, res *supervise.Result, argv []string, tasks int
 
 func notStarted(out *outcome.Outcome, res *supervise.Result, name string) {
 	out.Status = outcome.Failed
+	if res.StartDir {
+		out.ExitCode = outcome.ExitNotExecutable
+		out.Error = fmt.Sprintf("%s: the directory to start in: %v in the box; give another, or make it first", name, res.StartError)
+		return
+	}
 	switch res.StartError {
 	case unix.ENOENT, unix.ENOTDIR:
 		out.ExitCode = outcome.ExitNotFound

@@ -503,7 +503,7 @@ func (b *Boxes) Release(name string) error {
 		n := len(j.running)
 		j.mu.Unlock()
 		if n > 0 {
-			return &api.Error{Code: api.NotQuiet, Text: fmt.Sprintf("%d commands run in box %s; wait for them, or end them with `hutch box kill %s`", n, h.id, h.id)}
+			return &api.Error{Code: api.NotQuiet, Text: fmt.Sprintf("commands run in box %s (%d of them); wait for them, or end them with `hutch box kill %s`", h.id, n, h.id)}
 		}
 	}
 	h.end()

@@ -17,7 +17,7 @@ const (
 	FD                               // A: tag; FD
 	Ready                            // the plan is done, commands may start
 	Started                          // A: pid in the box, B: CLOCK_MONOTONIC ns; C, D: user and system µs that making the box took
-	NotStarted                       // Err: errno of exec, or of what starting it took; Text: the command, "cwd", or "" before either was looked at
+	NotStarted                       // Err: errno of exec, or of what starting it took; Text: the command, or "" before it was looked at; A: 1 when its directory is what cannot be entered
 	Exited                           // A: wait status, B: CLOCK_MONOTONIC ns, C: user µs, D: system µs
 	Failed                           // a step failed and the box is gone; Err, Op, Step, Text
 	Denied                           // the box refused a command a call; A: number (-1: others), B: first argument of the first, D: third, C: how often so far; Err; Text: name of the process

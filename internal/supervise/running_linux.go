@@ -207,7 +207,7 @@ func (r *Running) setTimer(after time.Duration, why End) {
 }
 
 func (r *Running) notStarted(s jail.Report) {
-	r.result.StartError, r.result.StartWhat = s.Err, s.Text
+	r.result.StartError, r.result.StartWhat, r.result.StartDir = s.Err, s.Text, s.A != 0
 	r.result.End = firstOf(r.result.End, NeverStarted)
 	r.finish()
 }

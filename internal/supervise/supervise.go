@@ -42,7 +42,8 @@ type Result struct {
 	Wait       syscall.WaitStatus // of the command; valid for ByItself
 	Known      bool               // Wait is valid
 	StartError syscall.Errno      // why the command could not be started
-	StartWhat  string             // what could not be: the command, or "cwd"
+	StartWhat  string             // the command that could not be
+	StartDir   bool               // because of the directory that it was to start in
 	Failure    error              // why the box failed, for BoxFailed
 	Signal     syscall.Signal     // that Interrupted it; 0 for a context
 	Duration   time.Duration      // start of the command to its end

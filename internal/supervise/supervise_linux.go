@@ -409,7 +409,7 @@ func (f *follower) receive() (gone bool) {
 			}
 			f.watchAt = now.Add(firstLook)
 		case jail.NotStarted:
-			f.result.StartError, f.result.StartWhat = r.Err, r.Text
+			f.result.StartError, f.result.StartWhat, f.result.StartDir = r.Err, r.Text, r.A != 0
 			if f.result.End == ByItself {
 				f.result.End = NeverStarted
 			}

@@ -370,12 +370,18 @@ func TestOneDaemonIsStarted(t *testing.T) {
 // started it, and holds nothing of his.
 func TestDaemonIsOnItsOwn(t *testing.T) {
 	w := newWorld(t)
+	id, env := w.box(), w.Env
 	w.Env = append(w.Env, "MY_SECRET=x", "HUTCH_LIMITS_MEMORY=1M")
 	s := lab.NewSession(t, w.World)
-	if code := s.Run(lab.Hutch(t), "daemon", "start"); code != 0 {
+	if code := s.Run("/bin/sh", "-c", `trap "" HUP INT QUIT TSTP TTOU PIPE USR1; exec "$0" daemon start`, lab.Hutch(t)); code != 0 {
 		t.Fatalf("exit %d: %s", code, s.Said(""))
 	}
 	status := parsed[struct{ PID int }](w, "daemon", "status", "--json")
+	w.Env = env
+	if got := w.out("box", "exec", id, "--", "grep", "SigIgn", "/proc/self/status"); got != "SigIgn:\t0000000000000000" {
+		t.Errorf("a command ignores what the daemon does: %s", got)
+	}
+	w.out("box", "rm", id)
 	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", status.PID))
 	if err != nil || strings.Contains(string(environ), "MY_SECRET") || strings.Contains(string(environ), "HUTCH_LIMITS") {
 		t.Errorf("%q, %v", environ, err)

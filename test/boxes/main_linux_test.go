@@ -86,13 +86,13 @@ func (w *world) daemonRuns() bool {
 	w.T.Helper()
 	r := w.Run("daemon", "status", "--json")
 	var s struct {
-		Running bool
-		PID     int
+		Alive bool
+		PID   int
 	}
-	if err := json.Unmarshal([]byte(r.Stdout), &s); err != nil || s.Running != (r.Code == 0) {
+	if err := json.Unmarshal([]byte(r.Stdout), &s); err != nil || s.Alive != (r.Code == 0) || s.Alive != (s.PID > 0) {
 		w.T.Fatalf("%v\n%v", err, r)
 	}
-	return s.Running
+	return s.Alive
 }
 
 // program is the hutch under test.

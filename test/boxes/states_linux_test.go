@@ -210,6 +210,14 @@ func TestRace(t *testing.T) {
 		t.Errorf("left: %+v", b)
 		w.Run("box", "rm", b.ID)
 	}
+	w.Want(w.Run("race", "--cmd", "false", "--cmd", "echo different > way", "--cmd", "sleep 1000"), 0)
+	if w.Read("way") != "different\n" {
+		t.Errorf("%q", w.Read("way"))
+	}
+	for _, args := range [][]string{{"-n", "3", "--cmd", "a", "--cmd", "b"}, {"--cmd", "a"}, {"-n", "2"}} {
+		w.fails("give", append([]string{"race"}, args...)...)
+	}
+	w.fails("exclude", "race", "--cmd", "a", "--", "b")
 	base := w.box()
 	w.Want(w.exec(base, "echo base > base"), 0)
 	w.Want(w.Run("race", base, "-n", "2", "--", "sh", "-c", "cat base && echo $HUTCH_RACER > forked"), 0)

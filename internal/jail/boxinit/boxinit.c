@@ -728,7 +728,7 @@ static struct {
 	int untold;   // no listener is to be had
 	u64 open_files[2]; // RLIMIT_NOFILE, soft and hard, where it is set: PID 1 itself needs its own
 	u64 nonce[2];   // what makes an execve the first
-	volatile long failure, listener, pid;
+	volatile long failure, no_cwd, listener, pid;
 } start;
 
 // The filter that commands are started with beside the one that PID 1 carries
@@ -906,14 +906,15 @@ static void run_command(void *unused)
 	// (CVE-2024-21626 was one descriptor that had been forgotten).
 	if (ret >= 0)
 		ret = sys(close_range, 3, ~0U, 0);
-	if (ret >= 0)
-		ret = sys(chdir, start.cwd);
 	if (ret >= 0) {
 		static char cwd[4096];
+		ret = sys(chdir, start.cwd);
 		// "(unreachable)" would mean a directory outside our root.
-		ret = sys(getcwd, cwd, sizeof cwd);
+		if (ret >= 0)
+			ret = sys(getcwd, cwd, sizeof cwd);
 		if (ret >= 0 && cwd[0] != '/')
 			ret = -EXDEV;
+		start.no_cwd = ret < 0;
 	}
 	if (ret >= 0 && start.open_files[1])
 		ret = sys(prlimit64, 0, RLIMIT_NOFILE_, start.open_files, 0);
@@ -1136,12 +1137,13 @@ static long do_start(u32 exec, const char *body, size_t body_size, char **list, 
 		start.env[i] = next_string(&at, end);
 	start.env[envc] = 0;
 	start.terminal = (int)terminal;
+	start.no_cwd = 0;
 	long ret = connect_and_launch(r, size, fds, count);
 	struct kernel_rusage own = {0}; // what making the box took, which is not the command's
 	if (ret >= 0)
 		sys(getrusage, 0 /* RUSAGE_SELF */, &own);
 	if (ret < 0)
-		report_command(REP_NOT_STARTED, exec, (int)-ret, ret == -EXDEV ? "cwd" : start.args[0], 0, 0, 0, 0, -1);
+		report_command(REP_NOT_STARTED, exec, (int)-ret, start.args[0], (u64)start.no_cwd, 0, 0, 0, -1);
 	else
 		report_command(REP_STARTED, exec, 0, 0, (u64)r->pid, r->began, (u64)own.utime_sec * 1000000 + (u64)own.utime_usec,
 			(u64)own.stime_sec * 1000000 + (u64)own.stime_usec, -1);
@@ -1366,8 +1368,16 @@ static void serve(u64 flags)
 	one_shot = (flags & SERVE_ONESHOT) != 0;
 	must(sys(rt_sigprocmask, SIG_BLOCK_, &child_signal, 0, 8), "sigprocmask");
 	signal_fd = (int)must(sys(signalfd4, -1, &child_signal, 8, O_CLOEXEC_), "signalfd");
-	if (!one_shot)
+	if (!one_shot) {
+		// What a daemon ignores, or was started to ignore, is no wish of whoever
+		// runs a command in a box of it.
+		struct {
+			unsigned long handler, flags, restorer, mask;
+		} usual = {0};
+		for (int sig = 1; sig <= 64; sig++)
+			sys(rt_sigaction, sig, &usual, 0, 8); // SIGKILL and SIGSTOP have no other
 		make_launcher();
+	}
 	report(REP_READY, 0, 0, 0, 0, 0, 0, -1);
 	for (;;) {
 		wait_for(CONTROL_FD, -1);

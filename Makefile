@@ -94,6 +94,7 @@ vm: deps build ## hutch's checks on other kernels, in QEMU
 bench: deps build ## time a cold run, diffs and promotions beside the bare thing
 	@$(GO) run ./bench/cold
 	@$(GO) run ./bench/warm
+	@$(GO) run ./bench/live
 	@$(GO) run ./bench/diff
 	@if [ "$$(id -u)" = 0 ]; then $(GO) run ./bench/promote; else echo "bench/promote needs root to mount what it measures on"; fi
 

@@ -144,6 +144,7 @@ type branch struct {
 	upper, work string   // absolute; for an overlay
 	tree        string   // absolute; instead of an overlay
 	trusted     bool
+	hold        layers.Hold // on the frozen ones of lower: whose mount it becomes lets go of it
 }
 
 // jailed is the jail of a live box, as what is done to its layers needs it.

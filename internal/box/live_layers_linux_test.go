@@ -174,6 +174,41 @@ func TestAProcessThatIsBeingStartedHoldsNothing(t *testing.T) {
 	}
 }
 
+// A layer that a live box had mounted and needs no more is gone at once.
+func TestALayerThatNobodyNeedsIsGone(t *testing.T) {
+	b := testBoxes(t)
+	box := create(t, b, api.Create{Workspace: testWorkspace(t)}).ID
+	said(t, inBox(t, b, box, "echo one >a"), "")
+	checkpoint(t, b, box, "one")
+	said(t, inBox(t, b, box, "echo two >a"), "")
+	of := fork(t, b, box, 1)[0].ID
+	if err := b.Release(box); err != nil {
+		t.Fatal(err)
+	}
+	said(t, inBox(t, b, box, "cat a"), "two\n") // it has both layers mounted
+	restore(t, b, box, "one")                   // and needs the second no more
+	said(t, inBox(t, b, box, "cat a"), "one\n")
+	if err := b.Discard(bg, of, true); err != nil {
+		t.Fatal(err)
+	}
+	count := func() int {
+		list, err := os.ReadDir(filepath.Join(b.store.Path, "layers"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	if n := count(); n != 1 {
+		t.Errorf("%d layers are left, and one is needed", n)
+	}
+	if err := b.Discard(bg, box, true); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(); n != 0 {
+		t.Errorf("%d layers are left of no box", n)
+	}
+}
+
 // A file that is read from outside keeps the mount in use: then the box is no
 // quiet one.
 func TestABoxWhoseFilesAreReadIsBusy(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 	"hutch/internal/api"
 	"hutch/internal/jail"
+	"hutch/internal/layers"
 	"hutch/internal/outcome"
 	"hutch/internal/plan"
 	"hutch/internal/policy"
@@ -29,10 +30,10 @@ type resident struct {
 	at      string // the workspace's path
 	ns      *jail.Namespaces
 	live    *supervise.Live
-	root    int                    // of the box, for access to its files; -1
-	branch  int                    // root of the branch as the box sees it; -1
-	base    int                    // directory of boxes, where what the disk limit counts lies; -1
-	hold    interface{ Release() } // on the frozen layers that it has mounted; nil: none
+	root    int         // of the box, for access to its files; -1
+	branch  int         // root of the branch as the box sees it; -1
+	base    int         // directory of boxes, where what the disk limit counts lies; -1
+	hold    layers.Hold // on the frozen layers that it has mounted
 	env     []string
 	keepers *keepers
 
@@ -141,10 +142,8 @@ func (j *resident) abolish() {
 			*fd = -1
 		}
 	}
-	if j.hold != nil {
-		j.hold.Release()
-		j.hold = nil
-	}
+	j.hold.Release()
+	j.hold = nil
 }
 
 // awake returns the jail of a box, made where there is none, with h.mu held for
@@ -215,11 +214,11 @@ func (j *resident) receive(h *held, ws *workspace.Workspace, require []string) e
 			return &api.Error{Code: api.Unsupported, Text: fmt.Sprintf("box %s asked for %s, which this host does not give; nothing was run", h.id, what)}
 		}
 	}
-	branch, hold, err := h.branch()
+	branch, err := h.branch()
 	if err != nil {
 		return err
 	}
-	j.hold = hold
+	j.hold = branch.hold
 	if err := j.mount(branch, false); err != nil {
 		return fmt.Errorf("box %s: %w", h.id, err)
 	}
@@ -260,7 +259,16 @@ func (j *resident) Freeze() (thaw func(), err error) { return j.live.Freeze() }
 func (j *resident) Root() int { return j.branch }
 
 // Remount puts another branch in the place of the one that is mounted.
-func (j *resident) Remount(b branch) error { return j.mount(b, true) }
+func (j *resident) Remount(b branch) error {
+	err := j.mount(b, true)
+	if err != nil {
+		b.hold.Release()
+		return err
+	}
+	j.hold.Release()
+	j.hold = b.hold
+	return nil
+}
 
 // mount mounts a branch where the workspace is in the box.
 func (j *resident) mount(b branch, replace bool) error {

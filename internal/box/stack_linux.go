@@ -74,30 +74,33 @@ func (h *held) stackable() error {
 // branch is what is to be mounted for the box as it stands, with a lock on its
 // frozen layers. h.mu is held. What was read of the box is not believed from now
 // on.
-func (h *held) branch() (branch, layers.Hold, error) {
+func (h *held) branch() (branch, error) {
 	if h.record.Form != changeset.Overlay {
-		return branch{tree: filepath.Join(h.path, h.record.Layer), trusted: h.record.Trusted}, nil, nil
+		return branch{tree: filepath.Join(h.path, h.record.Layer), trusted: h.record.Trusted}, nil
 	}
 	if err := h.unread(); err != nil {
-		return branch{}, nil, err
+		return branch{}, err
 	}
 	if h.live == nil {
 		if err := h.freshWork(h.record.Work); err != nil {
-			return branch{}, nil, err
+			return branch{}, err
 		}
 	}
 	s, err := h.layers()
 	if err != nil {
-		return branch{}, nil, err
+		return branch{}, err
 	}
-	hold, err := s.Lock(h.record.Layers)
-	return h.branchOf(s, h.record, ""), hold, err
+	return h.branchOf(s, h.record, "")
 }
 
 // branchOf is what is mounted for a record. Moving is set while the topmost
 // frozen layer lies in the box's directory yet.
-func (h *held) branchOf(s *layers.Store, r *Record, moving string) branch {
-	b := branch{upper: filepath.Join(h.path, r.Layer), work: filepath.Join(h.path, r.Work), trusted: r.Trusted}
+func (h *held) branchOf(s *layers.Store, r *Record, moving string) (branch, error) {
+	hold, err := s.Lock(r.Layers)
+	if err != nil {
+		return branch{}, err
+	}
+	b := branch{hold: hold, upper: filepath.Join(h.path, r.Layer), work: filepath.Join(h.path, r.Work), trusted: r.Trusted}
 	for i, id := range slices.Backward(r.Layers) {
 		if moving != "" && i == len(r.Layers)-1 {
 			b.lower = append(b.lower, filepath.Join(h.path, moving))
@@ -106,7 +109,7 @@ func (h *held) branchOf(s *layers.Store, r *Record, moving string) branch {
 		b.lower = append(b.lower, s.Path(id))
 	}
 	b.lower = append(b.lower, string(r.RawWorkspace))
-	return b
+	return b, nil
 }
 
 // freshWork makes the overlay's work directory anew: a volatile overlay leaves a
@@ -179,7 +182,11 @@ func (h *held) quiet(what string) error {
 // the new own layer is gone, as long as the record does not name it.
 func (h *held) turn(s *layers.Store, r *Record, durable bool) error {
 	if h.live != nil {
-		if err := h.live.Remount(h.branchOf(s, r, r.Moving)); err != nil {
+		b, err := h.branchOf(s, r, r.Moving)
+		if err == nil {
+			err = h.live.Remount(b)
+		}
+		if err != nil {
 			if errors.Is(err, jail.ErrBusyMount) {
 				err = told{err, &api.Error{Code: api.NotQuiet, Text: fmt.Sprintf("somebody reads or writes a file of box %s; do it again when that is over", h.id)}}
 			}

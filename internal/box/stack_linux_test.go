@@ -326,11 +326,11 @@ func play(t testing.TB, b *Boxes, id string, s session) map[string]string {
 	defer b.letGo(h)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	br, hold, err := h.branch()
+	br, err := h.branch()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer hold.Release()
+	defer br.hold.Release()
 	dir := t.TempDir()
 	s.Lower, s.Upper, s.Work, s.Trusted = br.lower, br.upper, br.work, br.trusted
 	s.Tree, s.Seen, s.Workspace = filepath.Join(dir, "tree"), filepath.Join(dir, "seen"), h.record.Workspace

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hutch/internal/api"
+	"hutch/internal/changeset"
+	"hutch/internal/fsat"
 	"hutch/internal/jail"
 	"hutch/internal/layers"
 	"hutch/internal/outcome"
@@ -191,6 +193,9 @@ func (b *Boxes) wake(ctx context.Context, h *held) error {
 	if err := b.store.recover(ws.FD); err != nil {
 		return err
 	}
+	if err := h.stillHides(ws, terms); err != nil {
+		return err
+	}
 	j, err := b.jailFor(ctx, recipe{request(terms.Create), &terms.InForce, filepath.Dir(h.path)}, ws)
 	if err != nil {
 		return err
@@ -204,6 +209,54 @@ func (b *Boxes) wake(ctx context.Context, h *held) error {
 	h.users++ // the jail's
 	b.mu.Unlock()
 	b.work.Go(func() { b.watch(h, j) })
+	return nil
+}
+
+// stillHides refuses to show what the policy hides, and what was not there when
+// the branch was made without it.
+func (h *held) stillHides(ws *workspace.Workspace, t *terms) error {
+	if len(t.InForce.Hide) == 0 || h.record.Form != changeset.Overlay {
+		return nil
+	}
+	hidden, err := hiddenFrom(ws, &t.InForce, h.boxes.store.Path, request(t.Create))
+	if err != nil {
+		return err
+	}
+	known := h.record.hidden()
+	hidden = slices.DeleteFunc(hidden, func(path string) bool {
+		return fsat.Within(path, ".hutch") || slices.ContainsFunc(known, func(above string) bool { return fsat.Within(path, above) })
+	})
+	if len(hidden) == 0 {
+		return nil
+	}
+	s, err := h.layers()
+	if err != nil {
+		return err
+	}
+	over := []int{}
+	defer func() {
+		for _, fd := range over {
+			unix.Close(fd)
+		}
+	}()
+	own, err := fsat.OpenDir(h.fd, h.record.Layer)
+	if err != nil {
+		return stateError(err)
+	}
+	over = append(over, own)
+	for _, id := range h.record.Layers {
+		fd, err := s.OpenUpper(id)
+		if err != nil {
+			return err
+		}
+		over = append(over, fd)
+	}
+	for _, path := range hidden {
+		// What the box has in its place is its own.
+		if !slices.ContainsFunc(over, func(layer int) bool { _, err := fsat.Lstat(layer, path); return err == nil }) {
+			return &api.Error{Code: api.Refused, Text: fmt.Sprintf("box %s would see %q, which its policy hides: it is in the workspace only since the box was made; make another box, or move the file away", h.id, path)}
+		}
+	}
 	return nil
 }
 

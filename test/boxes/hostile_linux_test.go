@@ -332,3 +332,32 @@ func TestKilledDaemonLeavesNothing(t *testing.T) {
 	w.Age() // what a crash leaves is cleared when it is surely nobody's
 	w.out("gc")
 }
+
+// What the policy hides, and comes to be in the workspace after the box was made,
+// is not shown to it either; what is the box's own is no secret.
+func TestHiddenFilesThatComeLater(t *testing.T) {
+	w := newWorld(t)
+	w.Write("there/.env", "secret 1\n")
+	id := w.box("--hide", ".env")
+	fork := w.out("box", "fork", id)
+	w.Want(w.exec(id, "! cat there/.env; mkdir own; echo mine > own/.env"), 0)
+	w.out("box", "checkpoint", id, "c")
+	w.out("box", "release", id)
+	w.Want(w.exec(id, "cat own/.env"), 0)
+	w.out("box", "release", id)
+	w.Write("there/new/.env", "secret 2\n")
+	w.Write("own/.env", "secret 3\n")
+	for _, box := range []string{id, fork} {
+		w.fails("which its policy hides", "box", "exec", box, "--", "true")
+		w.fails("which its policy hides", "box", "cat", box, "there/new/.env")
+	}
+	if err := os.RemoveAll(filepath.Join(w.Dir, "there", "new")); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.exec(id, "cat own/.env there/.env"); r.Stdout != "mine\n" {
+		t.Errorf("%v", r)
+	}
+	w.fails("own/.env", "box", "exec", fork, "--", "true")
+	w.out("box", "rm", id)
+	w.out("box", "rm", fork)
+}

@@ -38,6 +38,9 @@ func TestAttacks(t *testing.T) {
 			if !a.strategies {
 				strategies = strategies[:1]
 			}
+			if a.onlyLive {
+				strategies = nil
+			}
 			guardOff, live := true, a.inLive()
 			if !lab.Proof() {
 				if a.seldom && draw.Intn(4) > 0 {
@@ -45,9 +48,11 @@ func TestAttacks(t *testing.T) {
 					return
 				}
 				users = []who{users[draw.Intn(len(users))]}
-				strategies = []lab.Strategy{strategies[draw.Intn(len(strategies))]}
+				if len(strategies) > 0 {
+					strategies = []lab.Strategy{strategies[draw.Intn(len(strategies))]}
+				}
 				guardOff = draw.Intn(3) == 0
-				live = live && draw.Intn(3) == 0
+				live = live && (a.onlyLive || draw.Intn(3) == 0)
 			}
 			for _, u := range users {
 				for _, s := range strategies {
@@ -132,6 +137,9 @@ func (a *attack) show(t *testing.T, u who) {
 	var acc *account
 	if g.bare {
 		acc = st.bare(a)
+		if a.asked != nil {
+			a.asked(acc, "")
+		}
 	} else {
 		st.leaveOut(g.without)
 		acc = st.box(a, append(st.moreFlags, g.flags...)...)

@@ -21,7 +21,7 @@ func (a *attack) inLive() bool {
 // be held, and the box must go on.
 func (a *attack) tryLive(t *testing.T, u who) {
 	st := newStage(t, lab.Strategies(t)[0], u)
-	st.live()
+	st.live(filepath.Join(st.State, "s"))
 	if a.setup != nil {
 		a.setup(st)
 	}
@@ -36,6 +36,9 @@ func (a *attack) tryLive(t *testing.T, u who) {
 		defer beside.Wait()
 	}
 	acc := st.exec(a, id)
+	if a.asked != nil {
+		a.asked(acc, id)
+	}
 	if a.watchMemory {
 		acc.peakRSS = peakOf(st.daemon())
 	}
@@ -49,9 +52,10 @@ func (a *attack) tryLive(t *testing.T, u who) {
 	a.told(t, acc, Row{Who: u.name, Strategy: "overlay", Mode: "live"})
 }
 
-// live gives the stage a daemon of its own, which is started when it is wanted.
-func (st *stage) live() {
-	st.Env = append(st.Env, "HUTCH_SOCKET="+filepath.Join(st.State, "s"))
+// live gives the stage a daemon of its own at a socket, which is started when it is
+// wanted.
+func (st *stage) live(socket string) {
+	st.Env = append(st.Env, "HUTCH_SOCKET="+socket)
 	st.t.Cleanup(func() {
 		if r := st.Run("daemon", "stop"); r.Code != 0 && !strings.Contains(r.Stderr, "no daemon") {
 			st.t.Errorf("the daemon did not stop: %v", r)

@@ -21,10 +21,12 @@ type attack struct {
 	changes    []string // what the snapshot of the canaries may show changed
 	seldom     bool     // takes long: not in the sample
 	keeps      bool     // hutch keeps something of it on purpose
+	onlyLive   bool     // it is about what only a box that lives has
 	notLive    string   // why it is not made in a box that lives
 	notAs      string   // a user as whom it is not held, which docs/security.md says
 	setup      func(st *stage)
 	verdict    func(a *account) (string, string) // nil: account.judge
+	asked      func(a *account, id string)       // what the user asks of the box afterwards; id is "" without one
 	// watchMemory looks at how much memory hutch itself takes.
 	watchMemory bool
 
@@ -122,6 +124,9 @@ var attacks = []attack{
 	{name: "env-leak", kind: aboutNeighbours, setup: secretEnvironment, guard: unguarded},
 	{name: "residue", kind: aboutNeighbours, run: "residue-find", setup: leaveResidue, guard: unguarded, notLive: "the commands of one box share what they leave"},
 
+	{name: "daemon-socket", kind: aboutNeighbours, onlyLive: true, setup: showDaemon, guard: guard{bare: true, verdict: answered}},
+	{name: "files-asked-for", kind: aboutNeighbours, onlyLive: true, asked: askForFiles, changes: []string{"ws/links"}, guard: unguarded},
+
 	{name: "fork-bomb", kind: aboutDenial, flags: []string{"--pids", "64"}, verdict: bounded, guard: unguarded},
 	{name: "memory-anonymous", kind: aboutDenial, run: "memory-bomb", params: []string{"kind=anonymous"}, flags: []string{"--memory", "64M"}, verdict: bounded, guard: unguarded},
 	{name: "memory-shared", kind: aboutDenial, run: "memory-bomb", params: []string{"kind=shared"}, flags: []string{"--memory", "64M"}, verdict: bounded, guard: unguarded},
@@ -184,6 +189,55 @@ func showSocket(st *stage) {
 	if st.who.uid != os.Getuid() {
 		filepath.WalkDir(st.Home, func(path string, _ os.DirEntry, _ error) error { return os.Lchown(path, st.who.uid, st.who.uid) })
 	}
+}
+
+// showDaemon shows the box its daemon's socket.
+func showDaemon(st *stage) {
+	st.t.Helper()
+	dir := filepath.Join(st.beside, "daemon")
+	must(st.t, os.Mkdir(dir, 0o755))
+	st.live(filepath.Join(dir, "s"))
+	st.want(st.Run("daemon", "start"))
+	st.moreFlags = append(st.moreFlags, "--read", dir)
+	st.param("daemon=%s", filepath.Join(dir, "s"))
+}
+
+// answered: without a box the daemon answers its own user.
+func answered(a *account) (string, string) {
+	v, why := a.judge()
+	if v == Held && a.st.who.uid != os.Getuid() {
+		return NotApplicable, "root's hutchd lets in root only"
+	}
+	return v, why
+}
+
+// askForFiles asks for the files of a box by the names of links that it made.
+func askForFiles(a *account, id string) {
+	names := []string{"secret", "neighbour", "up", "root/etc/hostname", "fd/0"}
+	for range 40 {
+		names = append(names, "swap/secret")
+	}
+	for _, name := range names {
+		if id != "" {
+			a.text += a.st.Run("box", "cat", id, "links/"+name).Stdout
+		} else if text, err := os.ReadFile(filepath.Join(a.st.Dir, "links", name)); err == nil && name != "fd/0" {
+			a.text += string(text)
+		}
+	}
+	if id == "" {
+		return
+	}
+	// A copy holds what is the box's own, and links that lead to it only.
+	to := filepath.Join(a.st.Base, "tmp", "copied")
+	a.st.Run("box", "cp", id+":links", to)
+	filepath.WalkDir(to, func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			text, _ := os.ReadFile(path)
+			a.text += string(text)
+		}
+		return nil
+	})
+	must(a.st.t, os.RemoveAll(to))
 }
 
 func withoutFilter(st *stage) { st.leaveOut(filters) }

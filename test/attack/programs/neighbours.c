@@ -238,7 +238,75 @@ static void residue_find(void)
 	line(limit[0] < 64 ? "GOT" : "TRIED", "open files", "%llu", (unsigned long long)limit[0]);
 }
 
+// The daemon of the very box, whose socket it is shown: it would do all that the
+// user may.
+static void daemon_socket(void)
+{
+	struct sockaddr_un at = {.sun_family = AF_UNIX};
+	snprintf(at.sun_path, sizeof at.sun_path, "%s", param("daemon"));
+	for (int i = 0; i < 20; i++) {
+		int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		if (connect(fd, (struct sockaddr *)&at, sizeof at) < 0) {
+			judge("connect to hutchd", -1, ABSENT, "");
+			close(fd);
+			continue;
+		}
+		static const char ask[] = "GET /v1/status HTTP/1.1\r\nHost: hutchd\r\nConnection: close\r\n\r\n";
+		char answer[2000];
+		// Asked by one that is gone when the daemon looks who it was.
+		int gone = i % 2 && !bare();
+		if (gone && fork() > 0) {
+			close(fd);
+			usleep(1000);
+			continue;
+		}
+		ssize_t n = write(fd, ask, sizeof ask - 1);
+		if (n > 0)
+			n = read(fd, answer, sizeof answer - 1);
+		if (n > 0) {
+			answer[n] = 0;
+			line("GOT", "hutchd", "it answered: %.60s", answer);
+		} else
+			line("TRIED", "hutchd", "connected, and cut off: %s", n ? errno_name(errno) : "end of file");
+		if (gone)
+			_exit(0);
+		close(fd);
+	}
+}
+
+// What the daemon reaches for whoever asks it for files: links to what is closed to
+// the box, and a directory that is a link every other moment. It goes on when this
+// process has ended.
+static void files_asked_for(void)
+{
+	char path[4200], to[4200];
+	mkdir("links", 0755);
+	static const char *const names[] = {"secret", "neighbour"};
+	for (int i = 0; i < 2; i++) {
+		snprintf(path, sizeof path, "links/%s", names[i]);
+		symlink(param(names[i]), path);
+	}
+	snprintf(path, sizeof path, "links/up");
+	snprintf(to, sizeof to, "../../../../../../../../../..%s", param("secret"));
+	symlink(to, path);
+	symlink("/proc/1/root", "links/root");
+	symlink("/proc/self/fd", "links/fd");
+	mkdir("links/real", 0755);
+	int fd = open("links/real/secret", O_CREAT | O_WRONLY, 0644);
+	write(fd, "own\n", 4);
+	close(fd);
+	symlink(param("canarydir"), "links/swap");
+	line("TRIED", "links", "made");
+	if (bare() || fork())
+		return;
+	setsid();
+	close(0), close(1), close(2);
+	for (;;)
+		syscall(SYS_renameat2, AT_FDCWD, "links/real", AT_FDCWD, "links/swap", 2 /* RENAME_EXCHANGE */);
+}
+
 const struct attack neighbours[] = {
+	{"daemon-socket", daemon_socket}, {"files-asked-for", files_asked_for},
 	{"unix-abstract", unix_abstract}, {"unix-path", unix_path}, {"ipc-names", ipc_names}, {"kill-host", kill_host}, {"net-default", net_default}, {"env-leak", env_leak},
 	{"residue-leave", residue_leave}, {"residue-find", residue_find}, {0, 0},
 };

@@ -33,7 +33,6 @@ type Running struct {
 	host       int    // pid on the host; 0: not looked for yet
 	overlapped bool   // with another command
 	isOver     bool   // its Result is complete
-	exitedAt   uint64
 	hasExited  bool
 	ending     bool          // something kills what it started
 	cpu        time.Duration // of its processes, when last looked at

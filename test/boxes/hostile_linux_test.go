@@ -1,6 +1,7 @@
 package boxes
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -18,8 +19,9 @@ import (
 // api asks the daemon by HTTP.
 func (w *world) api(method, path string, body io.Reader) (status int, text string) {
 	w.T.Helper()
-	c := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, Dial: func(string, string) (net.Conn, error) {
-		return net.Dial("unix", filepath.Join(w.State, "s"))
+	c := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", filepath.Join(w.State, "s"))
 	}}}
 	r, err := http.NewRequest(method, "http://hutchd"+path, body)
 	if err != nil {

@@ -181,6 +181,7 @@ func (b *Boxes) wake(ctx context.Context, h *held) error {
 	if err := h.may(api.Busy); err != nil {
 		return err
 	}
+	defer b.pool.request()()
 	terms, err := h.terms()
 	if err != nil {
 		return err

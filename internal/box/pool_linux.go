@@ -47,6 +47,8 @@ const (
 	// parkedShare of the memory that is available may go into jails that nobody
 	// asked for.
 	parkedShare = 64
+	// yielding is how long after a box got its jail none is made.
+	yielding = 10 * time.Millisecond
 	// recent is how far back the rate counts by which a pool's size is decided.
 	recent = 10 * time.Second
 )
@@ -61,7 +63,8 @@ type pool struct {
 	stop  chan struct{}
 	done  chan struct{}
 
-	requests     atomic.Int32 // jails that somebody waits for
+	requests     atomic.Int32 // boxes that are being given a jail
+	served       atomic.Int64 // when one was last, in ns
 	hits, misses atomic.Uint64
 
 	mu    sync.Mutex
@@ -119,9 +122,6 @@ func (b *Boxes) PoolCounts() (hits, misses uint64) { return b.pool.hits.Load(), 
 // jailFor returns a jail by a recipe: one that is at hand, or a new one.
 func (b *Boxes) jailFor(ctx context.Context, r recipe, ws *workspace.Workspace) (*resident, error) {
 	p := b.pool
-	p.requests.Add(1)
-	defer p.requests.Add(-1)
-	defer p.hint()
 	first := true
 	for {
 		j := p.take(r, ws, first)
@@ -137,6 +137,17 @@ func (b *Boxes) jailFor(ctx context.Context, r recipe, ws *workspace.Workspace) 
 	}
 	p.misses.Add(1)
 	return b.inhabit(ctx, r, ws)
+}
+
+// request says that a box wants a jail, until the function that it returns is
+// called.
+func (p *pool) request() (served func()) {
+	p.requests.Add(1)
+	return func() {
+		p.served.Store(time.Now().UnixNano())
+		p.requests.Add(-1)
+		p.hint()
+	}
 }
 
 // expect says that so many jails by a recipe may be wanted soon.
@@ -289,8 +300,13 @@ func (p *pool) tend() time.Duration {
 	for _, j := range p.stale() {
 		j.End()
 	}
+	// Those who wait go first, and so do their first commands: who makes a jail
+	// holds locks of the kernel that are wanted to mount a branch, too.
 	if p.requests.Load() > 0 {
-		return 2 * time.Millisecond // those who wait go first
+		return 2 * time.Millisecond
+	}
+	if rest := yielding - time.Since(time.Unix(0, p.served.Load())); rest > 0 {
+		return rest
 	}
 	k := p.next()
 	if k == nil {

@@ -221,7 +221,7 @@ func (h *held) beget(d *dir, r *Record) (err error) {
 		}
 	}()
 	for _, id := range r.Layers {
-		if err := s.Ref(id, r.ID); err != nil {
+		if err := s.Share(id, h.id, r.ID); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +40,57 @@ func (l ownOnly) Accept() (net.Conn, error) {
 		}
 		c.Close()
 	}
+}
+
+// strangers lets in only so many at a time: whoever reaches a port may connect, and
+// must not take every descriptor before it is asked for a token.
+type strangers struct {
+	net.Listener
+	slots chan struct{}
+}
+
+// mostStrangers is how many connections there may be at each TCP port.
+const mostStrangers = 2048
+
+func newStrangers(l net.Listener) strangers {
+	most := uint64(mostStrangers)
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil {
+		most = max(1, min(most, limit.Cur/4))
+	}
+	return strangers{l, make(chan struct{}, most)}
+}
+
+// Accept returns the next connection, and closes those that are too many.
+func (l strangers) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		t, ok := c.(*net.TCPConn)
+		select {
+		case l.slots <- struct{}{}:
+			if ok {
+				return &stranger{TCPConn: t, leave: sync.OnceFunc(func() { <-l.slots })}, nil
+			}
+			<-l.slots
+		default:
+		}
+		c.Close()
+	}
+}
+
+// stranger gives its place back when it is closed.
+type stranger struct {
+	*net.TCPConn
+	leave func()
+}
+
+// Close closes the connection.
+func (c *stranger) Close() error {
+	defer c.leave()
+	return c.TCPConn.Close()
 }
 
 // ListenUnix listens at a socket that only its owner can connect to, in a
@@ -109,7 +161,7 @@ func ListenTCP(address string) (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
-	return &Listener{Listener: l, Name: "tcp:" + l.Addr().String(), Host: host}, nil
+	return &Listener{Listener: newStrangers(l), Name: "tcp:" + l.Addr().String(), Host: host}, nil
 }
 
 // firstHanded is the descriptor that systemd begins with, sd_listen_fds(3).
@@ -144,7 +196,7 @@ func Handed() ([]*Listener, error) {
 			continue
 		}
 		host, _, _ := net.SplitHostPort(l.Addr().String())
-		list = append(list, &Listener{Listener: l, Name: "tcp:" + l.Addr().String(), Host: host})
+		list = append(list, &Listener{Listener: newStrangers(l), Name: "tcp:" + l.Addr().String(), Host: host})
 	}
 	return list, nil
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -362,4 +363,59 @@ func TestHiddenFilesThatComeLater(t *testing.T) {
 	w.fails("own/.env", "box", "exec", fork, "--", "true")
 	w.out("box", "rm", id)
 	w.out("box", "rm", fork)
+}
+
+// Whoever reaches a port of the daemon, and knows no token, does not keep it from
+// its boxes by connecting.
+func TestStrangersDoNotTakeEveryDescriptor(t *testing.T) {
+	w := newWorld(t)
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := free.Addr().String()
+	free.Close()
+	d := exec.Command("sh", "-c", `ulimit -n 800; exec "$0" --listen "$1" --pool 0`, filepath.Join(filepath.Dir(program(t)), "hutchd"), at)
+	d.Env = append(w.Environ(w.Env...), "HUTCHD_TOKEN=0123456789abcdefghij")
+	if err := d.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := lab.Expect(d.Process.Pid)
+	defer func() {
+		_ = d.Process.Signal(syscall.SIGTERM)
+		_ = d.Wait()
+		done()
+	}()
+	until(t, "served", w.daemonRuns)
+	id := w.box()
+	var conns []net.Conn
+	defer func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}()
+	for range 900 {
+		c, err := net.DialTimeout("tcp", at, 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+	}
+	if r := w.exec(id, "echo served"); r.Stdout != "served\n" {
+		t.Errorf("%v", r)
+	}
+	// Their places are free again.
+	for _, c := range conns {
+		c.Close()
+	}
+	conns = nil
+	until(t, "answered", func() bool {
+		r, err := http.Get("http://" + at + "/v1/status")
+		if err != nil {
+			return false
+		}
+		r.Body.Close()
+		return r.StatusCode == http.StatusUnauthorized
+	})
+	w.out("box", "rm", id)
 }

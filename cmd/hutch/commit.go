@@ -298,7 +298,10 @@ func commitJSON(d *box.Delivery, err error) error {
 
 // staying says how many changes a promotion left behind.
 func staying(n int) string {
-	if n == 1 {
+	switch n {
+	case 0:
+		return "nothing is left" // and it lives on all the same
+	case 1:
 		return "1 change stays"
 	}
 	return fmt.Sprintf("%d changes stay", n)

@@ -137,6 +137,9 @@ const startLimit = 10 * time.Second
 // startDaemon starts hutchd and waits until it answers. Of several processes
 // that do so at once one starts it, and the others find it there.
 func startDaemon(ctx context.Context, w *where) error {
+	if err := w.CanConnect(); err != nil {
+		return err
+	}
 	program, err := findDaemon()
 	if err != nil {
 		return err

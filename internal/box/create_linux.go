@@ -41,7 +41,7 @@ func (h *held) terms() (*terms, error) {
 		return h.termsNow()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("box %s: %w", h.id, err)
+		return nil, ofBox(h.id, err)
 	}
 	var t terms
 	if err := json.Unmarshal(text, &t); err != nil {
@@ -226,6 +226,15 @@ func (b *Boxes) drop(name string, force, remember bool) error {
 	return h.over(api.Discarded, remember)
 }
 
+// ofBox says of which box an error tells. Its workspace cannot be another.
+func ofBox(id string, err error) error {
+	var missing *workspace.Missing
+	if errors.As(err, &missing) {
+		return &api.Error{Code: api.NotFound, Text: fmt.Sprintf("box %s: its workspace %q is not there; put it back, or drop the box with `hutch discard %s`", id, missing.Path, id)}
+	}
+	return fmt.Errorf("box %s: %w", id, err)
+}
+
 // over ends the box: nothing but its record is left, where it is remembered.
 func (h *held) over(as api.State, remember bool) error {
 	h.kill()
@@ -234,7 +243,7 @@ func (h *held) over(as api.State, remember bool) error {
 		h.boxes.store.saveEnded(h.record, as)
 	}
 	if err := h.remove(); err != nil {
-		return fmt.Errorf("box %s: %w", h.id, err)
+		return ofBox(h.id, err)
 	}
 	h.gone = true
 	h.boxes.store.unnamed(h.record.Name, h.id)

@@ -51,7 +51,7 @@ func (h *held) openKept() (*kept, error) {
 func (k *kept) openWorkspace() error {
 	var err error
 	if k.ws, err = workspace.Reopen(string(k.record.RawWorkspace)); err != nil {
-		return fmt.Errorf("box %s: %w", k.id, err)
+		return ofBox(k.id, err)
 	}
 	// What a crash left of a promotion would show as the host's edits.
 	return k.boxes.store.recover(k.ws.FD)
@@ -132,7 +132,7 @@ func (k *kept) readChanges() error {
 	}
 	c, err := changeset.Read(src)
 	if err != nil {
-		return fmt.Errorf("box %s: %w", k.id, err)
+		return ofBox(k.id, err)
 	}
 	if k.record.Form == changeset.Overlay {
 		seen, err := k.stackSeen()
@@ -165,7 +165,7 @@ func (k *kept) decode(name string) (*changeset.Changeset, error) {
 
 func (k *kept) loadChanges() (err error) {
 	if k.changes, err = k.decode(changesName); err != nil {
-		return fmt.Errorf("box %s: %w", k.id, err)
+		return ofBox(k.id, err)
 	}
 	return nil
 }
@@ -439,7 +439,7 @@ func (k *kept) rebase(state promote.State) (part *changeset.Changeset, err error
 	}
 	rest, err := changeset.Decode(bytes.NewReader(text))
 	if err != nil {
-		return nil, fmt.Errorf("box %s: %w", k.id, err)
+		return nil, ofBox(k.id, err)
 	}
 	part = changeset.Taken(k.changes, rest)
 	if state != promote.Done {

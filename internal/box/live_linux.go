@@ -188,7 +188,7 @@ func (b *Boxes) wake(ctx context.Context, h *held) error {
 	}
 	ws, err := workspace.Reopen(string(h.record.RawWorkspace))
 	if err != nil {
-		return fmt.Errorf("box %s: %w", h.id, err)
+		return ofBox(h.id, err)
 	}
 	defer ws.Close()
 	if err := b.store.recover(ws.FD); err != nil {
@@ -274,7 +274,7 @@ func (j *resident) receive(h *held, ws *workspace.Workspace, require []string) e
 	}
 	j.hold = branch.hold
 	if err := j.mount(branch, false); err != nil {
-		return fmt.Errorf("box %s: %w", h.id, err)
+		return ofBox(h.id, err)
 	}
 	j.ws = ws
 	j.env = j.environ(h.id)

@@ -339,7 +339,7 @@ func (h *held) look(root int) error {
 func (h *held) readSeen(layer, root int) (*changeset.Seen, error) {
 	ws, err := workspace.Reopen(string(h.record.RawWorkspace))
 	if err != nil {
-		return nil, fmt.Errorf("box %s: %w", h.id, err)
+		return nil, ofBox(h.id, err)
 	}
 	defer ws.Close()
 	return changeset.ReadSeen(changeset.Source{Layer: layer, Workspace: ws.FD, XattrPrefix: h.prefix(), Merged: root, Manifest: -1, Hidden: h.record.hidden()})
@@ -406,11 +406,11 @@ func (h *held) unread() error {
 	}
 	text, err := h.readFile(changesName)
 	if err != nil {
-		return fmt.Errorf("box %s: %w", h.id, err)
+		return ofBox(h.id, err)
 	}
 	c, err := changeset.Decode(bytes.NewReader(text))
 	if err != nil {
-		return fmt.Errorf("box %s: %w", h.id, err)
+		return ofBox(h.id, err)
 	}
 	seen := c.Seen()
 	if known := h.ownSeen(); known != nil {
@@ -684,7 +684,7 @@ func (h *held) mend() error {
 			err = s.Freeze(top, h.fd, r.Moving)
 		}
 		if err != nil {
-			return fmt.Errorf("box %s: %w", h.id, err)
+			return ofBox(h.id, err)
 		}
 		r.Moving = ""
 	}

@@ -35,7 +35,22 @@ var ErrNoDaemon = errors.New("no daemon answers")
 // stuck.
 const connectLimit = 10 * time.Second
 
+// longestPath is how many bytes the path of a socket may have: all but the last
+// of sockaddr_un, on every system.
+const longestPath = len(syscall.RawSockaddrUnix{}.Path) - 1
+
+// CanConnect says why no daemon can be there, nor come to be.
+func (c *Client) CanConnect() error {
+	if c.network == "unix" && len(c.address) > longestPath {
+		return fmt.Errorf("the socket %s: a path of a socket has at most %d bytes, and this one %d; set HUTCH_SOCKET to a shorter one", c.address, longestPath, len(c.address))
+	}
+	return nil
+}
+
 func (c *Client) connect(ctx context.Context) (net.Conn, error) {
+	if err := c.CanConnect(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoDaemon, err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
 	var dialer net.Dialer

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -87,7 +88,8 @@ func operation(method, path, id, summary string, errors []int) huma.Operation {
 	return op
 }
 
-// answers adds a success that huma cannot see in the types.
+// answers adds a success that huma cannot see in the types. The first is what
+// huma takes for the usual one: else it adds another, which is never answered.
 func answers(op huma.Operation, status, description string, content map[string]*huma.Schema) huma.Operation {
 	if op.Responses == nil {
 		op.Responses = map[string]*huma.Response{}
@@ -97,6 +99,9 @@ func answers(op huma.Operation, status, description string, content map[string]*
 		r.Content[kind] = &huma.MediaType{Schema: schema}
 	}
 	op.Responses[status] = r
+	if op.DefaultStatus == 0 {
+		op.DefaultStatus, _ = strconv.Atoi(status)
+	}
 	return op
 }
 

@@ -90,9 +90,6 @@ func (m *memory) create(name string) *memBox {
 func (m *memory) Create(_ context.Context, c api.Create) (*api.Box, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !path.IsAbs(c.Workspace) {
-		return nil, refuse(api.Invalid, "workspace: give an absolute path")
-	}
 	for _, b := range m.boxes {
 		if c.Name != "" && b.Name == c.Name && !b.State.Ended() {
 			return nil, refuse(api.Exists, "there is a box "+c.Name)

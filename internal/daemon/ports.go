@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -43,15 +44,23 @@ func (s *Server) portRoutes() {
 	tunnel = answers(tunnel, "101", "raw bytes in both directions follow", nil)
 	register(s, tunnel, s.tunnel)
 
-	proxy := operation("GET", "/v1/boxes/{box}/ports/{port}/proxy/{path}", "proxy", "A request to an HTTP server in a box, by any method", ofLive)
-	proxy.Parameters = []*huma.Param{
-		{Name: "box", In: "path", Required: true, Schema: text()},
-		{Name: "port", In: "path", Required: true, Schema: &huma.Schema{Type: "integer"}},
-		{Name: "path", In: "path", Required: true, Schema: text(), Description: "what follows, slashes included, is asked of the box"},
+	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
+		id := "proxy"
+		if method != "GET" {
+			id += "-" + strings.ToLower(method)
+		}
+		proxy := operation(method, "/v1/boxes/{box}/ports/{port}/proxy/{path}", id, "A request to an HTTP server in a box", nil)
+		proxy.Errors = append(slices.Clone(ofLive), http.StatusBadGateway)
+		proxy.Parameters = []*huma.Param{
+			{Name: "box", In: "path", Required: true, Schema: text()},
+			{Name: "port", In: "path", Required: true, Schema: &huma.Schema{Type: "integer"}},
+			{Name: "path", In: "path", Required: true, Schema: text(), Description: "what follows, slashes included, is asked of the box"},
+		}
+		if slices.Contains([]string{"POST", "PUT", "PATCH"}, method) {
+			proxy.RequestBody = &huma.RequestBody{Description: "what the server is sent", Content: map[string]*huma.MediaType{"*/*": {Schema: &huma.Schema{}}}}
+		}
+		s.describe(answers(proxy, "200", "what the server answers, whatever its status", map[string]*huma.Schema{"*/*": {}}))
 	}
-	proxy.Errors = append(proxy.Errors, http.StatusBadGateway)
-	proxy = answers(proxy, "200", "what the server answers", map[string]*huma.Schema{"*/*": {}})
-	s.describe(proxy)
 	s.mux.Handle("/v1/boxes/{box}/ports/{port}/proxy/{path...}", s.proxy)
 }
 

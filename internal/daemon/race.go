@@ -27,7 +27,7 @@ func (s *Server) raceRoute() {
 			if err := json.Unmarshal(in.RawBody, &raw); err != nil {
 				return nil, refuse(api.Invalid, err.Error())
 			}
-			if err := strictPolicy(raw.Create, &in.Body.Create.Policy); err != nil {
+			if err := strictCreate(raw.Create, in.Body.Create); err != nil {
 				return nil, err
 			}
 		}

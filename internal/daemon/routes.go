@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -137,7 +138,7 @@ func (s *Server) boxRoutes() {
 	create := operation("POST", "/v1/boxes", "create-box", "Make a box", ofLive)
 	create.DefaultStatus = http.StatusCreated
 	register(s, create, func(ctx context.Context, in *createInput) (*reply[*api.Box], error) {
-		if err := strictPolicy(in.RawBody, &in.Body.Policy); err != nil {
+		if err := strictCreate(in.RawBody, &in.Body); err != nil {
 			return nil, err
 		}
 		start := time.Now()
@@ -191,6 +192,17 @@ func (s *Server) ending(ctx context.Context, ref, what string, do func(string) e
 	s.lives.forget(b.ID)
 	s.log.Info(what, "box", b.ID, "client", peerIn(ctx).client)
 	return nil
+}
+
+// strictCreate checks what a new box is asked to be like. A relative path would
+// begin where the daemon was started.
+func strictCreate(body []byte, c *api.Create) error {
+	for name, path := range map[string]string{"workspace": c.Workspace, "policy_file": c.PolicyFile, "layer_dir": c.LayerDir} {
+		if !filepath.IsAbs(path) && (path != "" || name == "workspace") {
+			return refuse(api.Invalid, name+": give an absolute path")
+		}
+	}
+	return strictPolicy(body, &c.Policy)
 }
 
 // strictPolicy reads the policy in a body as one in a file is read: encoding/json

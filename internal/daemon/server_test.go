@@ -232,6 +232,10 @@ func TestWhatMakesNoSenseIsNamed(t *testing.T) {
 		{"POST", "/v1/boxes", `{"workspace":7}`, 422, api.Invalid, []string{"body.workspace", "string"}},
 		{"POST", "/v1/boxes", `{}`, 422, api.Invalid, []string{"workspace"}},
 		{"POST", "/v1/boxes", `{"workspace":"w"}`, 422, api.Invalid, []string{"absolute"}},
+		{"POST", "/v1/boxes", `{"workspace":""}`, 422, api.Invalid, []string{"absolute"}},
+		{"POST", "/v1/boxes", `{"workspace":"/w","layer_dir":"l"}`, 422, api.Invalid, []string{"layer_dir", "absolute"}},
+		{"POST", "/v1/boxes", `{"workspace":"/w","policy_file":"../p"}`, 422, api.Invalid, []string{"policy_file", "absolute"}},
+		{"POST", "/v1/races", `{"create":{"workspace":"w"},"count":1,"run":{"argv":["true"]}}`, 422, api.Invalid, []string{"absolute"}},
 		{"POST", "/v1/boxes", `{"workspace":"/w"} x`, 400, api.Invalid, nil},
 		{"POST", "/v1/boxes", `[]`, 422, api.Invalid, nil},
 		{"POST", "/v1/boxes", ``, 400, api.Invalid, []string{"body"}},
@@ -719,7 +723,9 @@ func TestTheDocument(t *testing.T) {
 		GET /v1/boxes/{box}/dir, POST /v1/boxes/{box}/dir, POST /v1/boxes/{box}/discard, GET /v1/boxes/{box}/execs, POST /v1/boxes/{box}/execs,
 		GET /v1/boxes/{box}/execs/{exec}, GET /v1/boxes/{box}/execs/{exec}/output, DELETE /v1/boxes/{box}/files, GET /v1/boxes/{box}/files,
 		HEAD /v1/boxes/{box}/files, PUT /v1/boxes/{box}/files, POST /v1/boxes/{box}/fork, POST /v1/boxes/{box}/kill, GET /v1/boxes/{box}/ports,
-		GET /v1/boxes/{box}/ports/{port}/proxy/{path}, GET /v1/boxes/{box}/ports/{port}/tunnel, GET /v1/boxes/{box}/processes,
+		GET /v1/boxes/{box}/ports/{port}/proxy/{path}, HEAD /v1/boxes/{box}/ports/{port}/proxy/{path}, POST /v1/boxes/{box}/ports/{port}/proxy/{path},
+		PUT /v1/boxes/{box}/ports/{port}/proxy/{path}, PATCH /v1/boxes/{box}/ports/{port}/proxy/{path}, DELETE /v1/boxes/{box}/ports/{port}/proxy/{path},
+		OPTIONS /v1/boxes/{box}/ports/{port}/proxy/{path}, GET /v1/boxes/{box}/ports/{port}/tunnel, GET /v1/boxes/{box}/processes,
 		POST /v1/boxes/{box}/release, POST /v1/boxes/{box}/restore, GET /v1/health, POST /v1/races, POST /v1/shutdown, GET /v1/status`
 	for _, op := range strings.Split(want, ",") {
 		method, path, _ := strings.Cut(strings.TrimSpace(op), " ")
@@ -730,7 +736,11 @@ func TestTheDocument(t *testing.T) {
 		}
 		delete(doc.Paths[path], strings.ToLower(method))
 		problems := 0
+		successes := 0
 		for status, res := range d.Responses {
+			if status < "400" || status == "default" {
+				successes++
+			}
 			if status >= "400" {
 				problems++
 				if res.Content[problemType] == nil {
@@ -740,6 +750,9 @@ func TestTheDocument(t *testing.T) {
 		}
 		if problems == 0 {
 			t.Errorf("%s %s has no errors", method, path)
+		}
+		if want := 1 + map[string]int{"exec": 1, "health": 1}[d.OperationID]; successes != want {
+			t.Errorf("%s %s has %d successes, and %d are answered", method, path, successes, want)
 		}
 	}
 	for path, methods := range doc.Paths {

@@ -100,10 +100,17 @@ func ofTheKernel(fd int) bool {
 	return false
 }
 
+// Missing is the error of a workspace that is not there.
+type Missing struct{ Path string }
+
+func (m *Missing) Error() string {
+	return fmt.Sprintf("workspace %q does not exist; create it or name another with --workspace", m.Path)
+}
+
 func openError(path string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("workspace %q does not exist; create it or name another with --workspace", path)
+		return &Missing{path}
 	case errors.Is(err, unix.ENOTDIR):
 		return fmt.Errorf("workspace %q is not a directory; name the directory that holds it", path)
 	case errors.Is(err, fs.ErrPermission):

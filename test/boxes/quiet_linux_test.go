@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"hutch/test/lab"
 )
 
 var idForm = regexp.MustCompile(`^[0-9a-z]{12}$`)
@@ -173,6 +175,50 @@ func TestNoDaemonToStart(t *testing.T) {
 	}
 	w.fails("out of luck", "box", "exec", id, "--", "true")
 	w.out("box", "rm", id)
+}
+
+// A socket that no daemon can have is said to be none, and what needs no daemon
+// does without.
+func TestSocketPathThatIsTooLong(t *testing.T) {
+	w := newWorld(t)
+	env := w.Env
+	w.Env = append(w.Env, "HUTCH_SOCKET="+filepath.Join(w.Base, strings.Repeat("x", 110)))
+	id := w.out("box", "create")
+	w.out("box", "show", id)
+	w.fails("HUTCH_SOCKET", "box", "exec", id, "--", "true")
+	w.fails("HUTCH_SOCKET", "daemon", "start")
+	if r := w.Run("daemon", "status"); r.Code != 1 {
+		t.Errorf("%v", r)
+	}
+	w.out("box", "rm", id)
+	w.Env = env
+}
+
+// A box whose workspace was moved away waits for it to come back.
+func TestWorkspaceThatIsNotThere(t *testing.T) {
+	w := newWorld(t)
+	w.Sample()
+	id := w.box()
+	w.Want(w.exec(id, "echo new > new.txt"), 0)
+	w.out("box", "release", id)
+	away := w.Dir + "-away"
+	if err := os.Rename(w.Dir, away); err != nil {
+		t.Fatal(err)
+	}
+	o := lab.Options{Dir: w.Base}
+	for _, args := range [][]string{{"box", "exec", id, "--", "true"}, {"diff", id}, {"commit", id}} {
+		r := w.RunWith(o, args...)
+		if r.Code != 125 || !strings.Contains(r.Stderr, "its workspace") || !strings.Contains(r.Stderr, "hutch discard "+id) || strings.Count(r.Stderr, "\n") != 1 {
+			t.Errorf("%v", r)
+		}
+	}
+	if err := os.Rename(away, w.Dir); err != nil {
+		t.Fatal(err)
+	}
+	w.out("commit", id)
+	if w.Read("new.txt") != "new\n" {
+		t.Error("the change did not arrive")
+	}
 }
 
 // copyProgram puts a program beside others: a link would lead hutch to the

@@ -110,7 +110,7 @@ func TestEndsAreToldAsTheyWere(t *testing.T) {
 		{api.Run{Argv: []string{"sh", "-c", "trap '' TERM; sleep 30 & sleep 30"}, Timeout: &short}, outcome.Timeout, 124, "", true},
 		{api.Run{Argv: []string{missing}}, outcome.Failed, 127, "", false},
 		{api.Run{Argv: []string{"/etc/passwd"}}, outcome.Failed, 126, "", false},
-		{api.Run{Argv: []string{"true"}, Dir: "no/such"}, outcome.Failed, 127, "", false},
+		{api.Run{Argv: []string{"true"}, Dir: "no/such"}, outcome.Failed, 126, "", false},
 		{api.Run{Argv: []string{"sleep", "0.3"}, Timeout: &none}, outcome.Success, 0, "", false},
 	} {
 		out := ran(t, b, box, c.r)

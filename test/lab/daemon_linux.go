@@ -328,6 +328,19 @@ func field(text []byte, name string) int64 {
 	return 0
 }
 
+// CPU is the processor time that a process has taken, less its children's, in
+// steps of 10 ms.
+func CPU(pid int) time.Duration {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(f) < 13 {
+		return 0
+	}
+	user, _ := strconv.Atoi(f[11])
+	system, _ := strconv.Atoi(f[12])
+	return time.Duration(user+system) * 10 * time.Millisecond
+}
+
 // MemInfo reads a line of /proc/meminfo, in bytes.
 func MemInfo(name string) int64 {
 	text, _ := os.ReadFile("/proc/meminfo")

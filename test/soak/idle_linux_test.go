@@ -135,6 +135,13 @@ func TestIdleBoxes(t *testing.T) {
 	if after.Threads > before.Threads+40 {
 		t.Errorf("the daemon has %d threads, and had %d with one box", after.Threads, before.Threads)
 	}
+	// Idle is idle.
+	const look = 3 * time.Second
+	worked := lab.CPU(d.PID())
+	time.Sleep(look)
+	if worked = lab.CPU(d.PID()) - worked; worked > look/20 {
+		t.Errorf("with %d idle boxes the daemon worked for %v of %v", n, worked, look)
+	}
 	// All of them still serve.
 	if err := each(n, func(i int) error {
 		return expect(d, ids[i], fmt.Sprintf("echo %d >g; cat f g", i), fmt.Sprintf("x%d\n", i))

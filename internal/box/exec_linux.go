@@ -454,12 +454,24 @@ func (b *Boxes) Execs(name string) ([]api.Exec, error) {
 }
 
 func (h *held) execs() ([]api.Exec, error) {
+	execs, lost, err := h.readOver(nil)
+	if len(lost) > 0 && h.lives() != nil {
+		// Those that began just then are found to run, or to have ended, now.
+		execs, _, err = h.readOver(lost)
+	}
+	return execs, err
+}
+
+// readOver reads the log of commands, and tells of which it knows the beginning
+// alone: lost. Where it is told what was lost before, all others run.
+func (h *held) readOver(before map[uint32]bool) (execs []api.Exec, lost map[uint32]bool, err error) {
+	lost = make(map[uint32]bool)
 	running := h.running() // before the log is read: what ends meanwhile has its end there
 	lines, err := h.readExecs()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	execs := []api.Exec{}
+	execs = []api.Exec{}
 	at := make(map[uint32]int)
 	for _, line := range lines {
 		i, known := at[line.ID]
@@ -477,13 +489,13 @@ func (h *held) execs() ([]api.Exec, error) {
 	for id, i := range at {
 		switch e := &execs[i]; {
 		case e.Outcome != nil:
-		case running[id] != nil:
+		case running[id] != nil, before != nil && !before[id]:
 			e.Running = true
 		default:
-			e.Outcome = unseen(h.id, id)
+			e.Outcome, lost[id] = unseen(h.id, id), true
 		}
 	}
-	return execs, nil
+	return execs, lost, nil
 }
 
 // unseen is the outcome of a command that ran when whoever held its box was

@@ -746,3 +746,39 @@ func TestWhatABoxDoesAboveItsWorkspaceLeadsNoMountElsewhere(t *testing.T) {
 	}
 	said(t, inBox(t, b, box, "cat f"), "x\n")
 }
+
+// A command that begins while the list of them is read is not taken for one whose
+// end nobody saw.
+func TestCommandsAreListedWhileTheyBegin(t *testing.T) {
+	b := testBoxes(t)
+	box := create(t, b, api.Create{Workspace: testWorkspace(t)}).ID
+	said(t, inBox(t, b, box, ":"), "")
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for range 60 {
+				if out, err := tryRun(b, box, api.Run{Argv: []string{"true"}}); err != nil || out.Status != outcome.Success {
+					t.Errorf("%+v, %v", out, err)
+				}
+			}
+		})
+	}
+	go func() { wg.Wait(); close(done) }()
+	for n := 0; ; n++ {
+		list, err := b.Execs(box)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list {
+			if e.Outcome != nil && e.Outcome.Status == outcome.Error {
+				t.Fatalf("list %d: %+v: %s", n, e, e.Outcome.Error)
+			}
+		}
+		select {
+		case <-done:
+			return
+		default:
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -528,11 +529,22 @@ func (b *Boxes) Kill(name string, k api.Kill) error {
 			return &api.Error{Code: api.NotFound, Text: fmt.Sprintf("box %s: %v", h.id, err)}
 		}
 	case sig == unix.SIGKILL:
+		ending := j.commands()
 		j.live.KillAll()
+		for _, s := range ending {
+			<-s.ended // the box is quiet for whoever asks next
+		}
 	default:
 		j.live.SignalAll(sig)
 	}
 	return nil
+}
+
+// commands are those whose end is not recorded yet.
+func (j *resident) commands() []*Started {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Collect(maps.Values(j.running))
 }
 
 func (j *resident) killExec(box, exec string, sig unix.Signal) error {
@@ -540,10 +552,16 @@ func (j *resident) killExec(box, exec string, sig unix.Signal) error {
 		if fmt.Sprint(r.ID()) != exec {
 			continue
 		}
-		if sig == unix.SIGKILL {
-			r.Kill(supervise.Interrupted)
-		} else {
+		if sig != unix.SIGKILL {
 			r.Signal(sig)
+			return nil
+		}
+		ending := j.commands()
+		r.Kill(supervise.Interrupted)
+		for _, s := range ending {
+			if s.id == r.ID() {
+				<-s.ended
+			}
 		}
 		return nil
 	}

@@ -451,6 +451,38 @@ func TestABoxWithCommandsIsNotReleased(t *testing.T) {
 	}
 }
 
+// Who has killed what runs finds the box at rest, and the ends of its commands
+// on record.
+func TestAKillIsOverWhenItReturns(t *testing.T) {
+	b := testBoxes(t)
+	box := create(t, b, api.Create{}).ID
+	for i := range 10 {
+		var last *Started
+		for range 3 {
+			s, err := b.Exec(context.Background(), box, api.Run{Argv: []string{"sleep", "100"}}, Streams{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = s
+		}
+		if err := b.Kill(box, api.Kill{Exec: last.Exec().ID}); err != nil {
+			t.Fatal(err)
+		}
+		if e, err := b.ExecOf(box, last.Exec().ID); err != nil || e.Outcome == nil || e.Outcome.Signal != "SIGKILL" {
+			t.Errorf("%+v, %v", e, err)
+		}
+		if err := b.Kill(box, api.Kill{All: true, Signal: []string{"", "9"}[i%2]}); err != nil {
+			t.Fatal(err)
+		}
+		if now, err := b.Show(box); err != nil || now.State != api.Ready || len(now.Running) != 0 {
+			t.Errorf("%+v, %v", now, err)
+		}
+		if err := b.Release(box); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestClosingWaitsForCommandsAndThenEndsThem(t *testing.T) {
 	b := testBoxes(t)
 	box := create(t, b, api.Create{}).ID

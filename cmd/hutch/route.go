@@ -95,11 +95,15 @@ func whereDaemon() (*where, error) {
 	return &where{client.Unix(socket), socket, state}, nil
 }
 
-// another says that the daemon which answers is that of another state directory.
+// another says that the daemon which answers is that of another state directory,
+// or of another hutch.
 func (w *where) another(ctx context.Context) error {
 	s, err := w.Status(ctx)
 	if err != nil {
 		return err
+	}
+	if s.API != api.Version {
+		return &api.Error{Code: api.Unsupported, Text: fmt.Sprintf("the daemon that runs is that of hutchd %s, whose protocol is version %d, and this hutch's is %d; end it with `hutch daemon stop`, and the right one is started", s.Version, s.API, api.Version)}
 	}
 	if w.socket == "" || sameDir(s.StateDir, w.state) {
 		return nil

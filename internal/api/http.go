@@ -42,6 +42,10 @@ type Input struct {
 	EOF    bool   `json:"eof,omitempty" doc:"there is no more input"`
 }
 
+// Version is that of this protocol. A program and a daemon of different ones do
+// not understand each other.
+const Version = 1
+
 // Status is what is known of the daemon.
 type Status struct {
 	Version  string        `json:"version"`

@@ -81,7 +81,7 @@ func (s *Server) daemonRoutes() {
 			return nil, err
 		}
 		st := api.Status{
-			Version: s.o.Version, API: 1, PID: os.Getpid(), Started: s.started, StateDir: s.o.StateDir, Listen: append([]string{}, s.o.Listen...),
+			Version: s.o.Version, API: api.Version, PID: os.Getpid(), Started: s.started, StateDir: s.o.StateDir, Listen: append([]string{}, s.o.Listen...),
 			Boxes: counts, Draining: s.draining.Load(),
 			Limits: api.StatusLimits{Boxes: s.o.MaxBoxes, Memory: s.o.MaxMemory, Running: s.o.MaxRunning, Queue: s.o.Queue, Idle: s.o.Idle.Seconds()},
 		}

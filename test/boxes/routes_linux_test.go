@@ -1,7 +1,9 @@
 package boxes
 
 import (
+	"fmt"
 	"net"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -66,6 +68,41 @@ func TestDaemonOfAnotherStateDirectory(t *testing.T) {
 	}
 	w.Want(w.RunWith(o, "box", "rm", "ours"), 0)
 	w.out("box", "rm", "theirs")
+}
+
+// A daemon of another hutch, whose protocol is another, is not taken for ours: it
+// can be told to end, and nothing else.
+func TestDaemonOfAnotherVersion(t *testing.T) {
+	w := newWorld(t)
+	l, err := net.Listen("unix", filepath.Join(w.State, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan string, 100)
+	theirs := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		asked <- r.Method + " " + r.URL.Path
+		if r.URL.Path == "/v1/shutdown" {
+			l.Close()
+			return
+		}
+		rw.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(rw, `{"version":"9.9","api":9,"pid":4194305,"state_dir":%q}`, w.StateDir())
+	})}
+	go theirs.Serve(l)
+	defer theirs.Close()
+	for _, args := range [][]string{{"box", "create"}, {"box", "list"}, {"box", "exec", "x", "--", "true"}} {
+		w.fails("9.9", args...)
+	}
+	w.out("daemon", "stop")
+	close(asked)
+	for what := range asked {
+		if what != "GET /v1/status" && what != "POST /v1/shutdown" {
+			t.Errorf("asked of a daemon of another version: %s", what)
+		}
+	}
+	id := w.box()
+	w.Want(w.exec(id, "true"), 0)
+	w.out("box", "rm", id)
 }
 
 // A daemon that listens at TCP is asked with its token, and with no other.

@@ -186,7 +186,9 @@ func sayPromoted(boxID string, done *box.Promoted, err error) {
 	for _, note := range done.Notes {
 		fmt.Fprintln(os.Stderr, "hutch: note: "+oneLine(note))
 	}
-	if err == nil && done.Kept {
+	if err == nil && done.Kept && done.Left == 0 {
+		fmt.Fprintf(os.Stderr, "hutch: box %s is kept, with nothing left to promote\n", boxID)
+	} else if err == nil && done.Kept {
 		fmt.Fprintf(os.Stderr, "hutch: %s in box %s: hutch diff %s, hutch commit %s, hutch discard %s\n", staying(done.Left), boxID, boxID, boxID, boxID)
 	}
 }
@@ -298,10 +300,7 @@ func commitJSON(d *box.Delivery, err error) error {
 
 // staying says how many changes a promotion left behind.
 func staying(n int) string {
-	switch n {
-	case 0:
-		return "nothing is left" // and it lives on all the same
-	case 1:
+	if n == 1 {
 		return "1 change stays"
 	}
 	return fmt.Sprintf("%d changes stay", n)

@@ -60,7 +60,7 @@ type Box struct {
 	Checkpoints []Checkpoint `json:"checkpoints"`
 	Running     []Exec       `json:"running" doc:"commands that run"`
 	Execs       int          `json:"execs" doc:"commands so far"`
-	Argv        []string     `json:"argv,omitempty" doc:"of the run that kept it, or of its last command"`
+	Argv        []string     `json:"argv,omitempty" doc:"of the run that kept it; its commands are at /execs"`
 	Status      string       `json:"status,omitempty" doc:"of that command"`
 	ExitCode    int          `json:"exit_code"`
 	Memory      int64        `json:"memory,omitempty" doc:"its limit of memory in bytes; 0 is none"`

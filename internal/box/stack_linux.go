@@ -174,7 +174,7 @@ func (h *held) quiet(what string) error {
 	if h.live == nil || h.live.Quiet() {
 		return nil
 	}
-	return &api.Error{Code: api.NotQuiet, Text: fmt.Sprintf("processes run in box %s, and %s needs a quiet box; wait for them, or end them with `hutch box kill %s`", h.id, what, h.id)}
+	return &api.Error{Code: api.NotQuiet, Text: fmt.Sprintf("%s, nothing may run in box %s; wait for its processes, or end them with `hutch box kill %s`", what, h.id, h.id)}
 }
 
 // turn puts a record in force that names another own layer. A live box is

@@ -339,10 +339,10 @@ func TestOneDaemonIsStarted(t *testing.T) {
 		all.Go(func() {
 			r := w.Run("daemon", "start", "--json")
 			var s struct {
-				Running bool
-				PID     int
+				Alive bool
+				PID   int
 			}
-			if err := json.Unmarshal([]byte(r.Stdout), &s); err != nil || r.Code != 0 || !s.Running {
+			if err := json.Unmarshal([]byte(r.Stdout), &s); err != nil || r.Code != 0 || !s.Alive {
 				t.Errorf("%v\n%v", err, r)
 			}
 			pids[i] = s.PID

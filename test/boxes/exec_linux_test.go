@@ -113,7 +113,7 @@ func TestExecsShareTheBox(t *testing.T) {
 	before := w.Snap()
 	id := w.box()
 	w.Want(w.exec(id, "echo new > new.txt; rm README.md; echo t > /tmp/t; echo h > ~/h; setsid sleep 1000 > /dev/null 2>&1 &"), 0)
-	w.Want(w.exec(id, "cat new.txt /tmp/t ~/h; test ! -e README.md; pgrep -x sleep"), 0)
+	w.Want(w.exec(id, "cat new.txt /tmp/t ~/h; test ! -e README.md; until pgrep -x sleep; do :; done"), 0)
 	b := parsed[boxJSON](w, "box", "show", id, "--json")
 	if !b.Live || b.Execs != 2 {
 		t.Errorf("%+v", b)

@@ -325,6 +325,9 @@ func (j *resident) Remount(b branch) error {
 	return nil
 }
 
+// shortUse bounds how long a mount is in use that no process of the box uses.
+const shortUse = 64 * time.Millisecond
+
 // mount mounts a branch where the workspace is in the box.
 func (j *resident) mount(b branch, replace bool) error {
 	if !j.policy.FSRead {
@@ -345,14 +348,20 @@ func (j *resident) mount(b branch, replace bool) error {
 		if r.Was, err = jail.MountID(j.branch); err != nil {
 			return err
 		}
-		// Open, it would keep the old mount in use; and a process that is being
-		// started has a copy of it until its exec.
+		// Open, it would keep the old mount in use.
 		syscall.ForkLock.RLock()
 		unix.Close(j.branch)
 		syscall.ForkLock.RUnlock()
 		j.branch = -1
 	}
 	root, err := j.keepers.remount(r)
+	// A process that is being started has a copy of every descriptor that we had
+	// in there: until its exec, and the kernel lets us go on before it is through
+	// with that.
+	for wait := time.Millisecond; errors.Is(err, jail.ErrBusyMount) && wait < shortUse; wait *= 2 {
+		time.Sleep(wait)
+		root, err = j.keepers.remount(r)
+	}
 	if err != nil {
 		switch {
 		case errors.Is(err, jail.ErrLostMount):

@@ -66,7 +66,11 @@ func (s *soak) fault(w *worker, err error) {
 	}
 	s.faults = append(s.faults, fmt.Errorf("%s%w", text, err))
 	if w != nil {
-		s.logf("%s%v\nit did last:\n  %s", text, err, strings.Join(w.did[max(0, len(w.did)-12):], "\n  "))
+		s.logf("%s%v", text, err)
+		var of *boxFault
+		if errors.As(err, &of) {
+			s.logf("what was done on the workspace of that box:\n  %s", strings.Join(of.box.family.did, "\n  "))
+		}
 	}
 }
 

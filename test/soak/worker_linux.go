@@ -32,12 +32,12 @@ type worker struct {
 	families []*family
 	made     int   // boxes so far: gives names
 	seen     int64 // the life of the daemon in which the last request began
-	did      []string
 }
 
 // family is a workspace and the boxes on it. It is committed to only while it
 // has one: a workspace that changes under another box shows there in part.
 type family struct {
+	did   []string // lately, to its boxes
 	dir   string
 	tree  tree
 	boxes []*box
@@ -132,20 +132,24 @@ func (b *box) quiet() bool { return len(b.running) == 0 && b.orphans == 0 }
 // stable reports whether the daemon is still that of the last request's start.
 func (w *worker) stable() bool { return w.life.Load() == w.seen }
 
-func (w *worker) note(b *box, format string, args ...any) {
-	if len(w.did) > 40 {
-		w.did = slices.Delete(w.did, 0, 20)
+func (w *worker) note(f *family, id, format string, args ...any) {
+	const most = 120
+	if len(f.did) >= most {
+		f.did = slices.Delete(f.did, 0, most/4)
 	}
-	id := "-"
-	if b != nil {
-		id = b.id
-	}
-	w.did = append(w.did, fmt.Sprintf("%s life %d box %s: %s", time.Now().Format("15:04:05.000"), w.life.Load(), id, fmt.Sprintf(format, args...)))
+	f.did = append(f.did, fmt.Sprintf("%s life %d %s: %s", time.Now().Format("15:04:05.000"), w.life.Load(), id, fmt.Sprintf(format, args...)))
 }
 
-// wrong is a fault of a box.
+// boxFault is a fault of a box.
+type boxFault struct {
+	box  *box
+	text string
+}
+
+func (f *boxFault) Error() string { return "box " + f.box.id + ": " + f.text }
+
 func (w *worker) wrong(b *box, format string, args ...any) error {
-	return fmt.Errorf("box %s: %s", b.id, fmt.Sprintf(format, args...))
+	return &boxFault{b, fmt.Sprintf(format, args...)}
 }
 
 // session is one round of a worker: it makes boxes, does what comes, and drops
@@ -178,7 +182,7 @@ func (w *worker) step() error {
 	what := w.r.IntN(total)
 	for _, d := range deeds {
 		if what -= d.weight; what < 0 {
-			w.note(b, "%s", d.name)
+			w.note(b.family, b.id, "%s", d.name)
 			if err := d.do(w, b); err != nil {
 				return fmt.Errorf("%s: %w", d.name, err)
 			}
@@ -247,13 +251,14 @@ type boxJSON struct {
 func (w *worker) adopt(f *family, got boxJSON, t tree) *box {
 	b := &box{family: f, id: got.ID, name: got.Name, tree: t, life: -1, checks: map[string]tree{}, told: map[string]told{}, unsure: map[string]bool{}}
 	f.boxes = append(f.boxes, b)
+	w.note(f, b.name, "is %s, %s, parent %q", b.id, got.State, got.Parent)
 	w.alive(b)
 	return b
 }
 
 func (w *worker) create(f *family) error {
 	name := w.newName()
-	w.note(nil, "create %s", name)
+	w.note(f, name, "create")
 	for {
 		var got boxJSON
 		err := w.ask("POST", "/v1/boxes", map[string]any{"name": name, "workspace": f.dir}, &got)
@@ -281,7 +286,7 @@ func (w *worker) forget(b *box) {
 
 // drop discards or removes a box.
 func (w *worker) drop(b *box) error {
-	w.note(b, "drop")
+	w.note(b.family, b.id, "drop")
 	w.alive(b)
 	forced := b.quiet() || w.r.IntN(2) == 0
 	method, path, in := "POST", b.path("/discard"), any(map[string]any{"force": forced})
@@ -497,7 +502,7 @@ func (w *worker) script(b *box) error {
 	steps, states := b.tree.script(w.r, 4)
 	word := token(w.r)
 	text := shellOf(steps) + "\nprintf " + word
-	w.note(b, "%q", text)
+	w.note(b.family, b.id, "%q", text)
 	last := states[len(states)-1]
 	b.tree = last
 	err := w.exec(b, shell(text), want{status: "success", stdout: word}, func(o *lab.Outcome) error {
@@ -1038,7 +1043,7 @@ func (w *worker) checkpoint(b *box) error {
 	}
 	b.names++
 	name := fmt.Sprintf("c%d", b.names)
-	w.note(b, "checkpoint %s, quiet %v", name, b.quiet())
+	w.note(b.family, b.id, "checkpoint %s, quiet %v", name, b.quiet())
 	err := w.ask("POST", b.path("/checkpoints"), map[string]any{"name": name}, nil)
 	if errors.Is(err, errLost) {
 		var list []struct{ Name string }
@@ -1068,7 +1073,7 @@ func (w *worker) restore(b *box) error {
 		return w.checkpoint(b)
 	}
 	name := pick(w.r, slices.Sorted(maps.Keys(b.checks)))
-	w.note(b, "restore %s, quiet %v", name, b.quiet())
+	w.note(b.family, b.id, "restore %s, quiet %v", name, b.quiet())
 	if !b.quiet() {
 		if w.r.IntN(2) == 0 {
 			err := w.ask("POST", b.path("/restore"), map[string]any{"name": name}, nil)
@@ -1100,7 +1105,7 @@ func (w *worker) fork(b *box) error {
 	for range n {
 		names = append(names, w.newName())
 	}
-	w.note(b, "fork %v, quiet %v", names, b.quiet())
+	w.note(b.family, b.id, "fork %v, quiet %v", names, b.quiet())
 	var forks []boxJSON
 	err := w.ask("POST", b.path("/fork"), map[string]any{"count": n, "names": names}, &forks)
 	if errors.Is(err, errLost) {
@@ -1163,7 +1168,7 @@ func (w *worker) commit(b *box) error {
 		return w.fork(b)
 	}
 	keep := w.r.IntN(2) == 0
-	w.note(b, "commit, keep %v, quiet %v", keep, b.quiet())
+	w.note(b.family, b.id, "commit, keep %v, quiet %v", keep, b.quiet())
 	if !b.quiet() {
 		if w.r.IntN(2) == 0 {
 			err := w.ask("POST", b.path("/commit"), map[string]any{"keep": keep}, nil)

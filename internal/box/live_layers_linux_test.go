@@ -236,3 +236,24 @@ func TestABoxWhoseFilesAreReadIsBusy(t *testing.T) {
 	restore(t, b, box, "two")
 	said(t, inBox(t, b, box, "cat a"), "two\n")
 }
+
+// A file that a frozen layer has, moved over one of the workspace, shows the number
+// that it has in that layer: nobody replaced the one in the workspace.
+func TestAFileOfALayerMovedOverOneOfTheWorkspace(t *testing.T) {
+	b := testBoxes(t)
+	ws := testWorkspace(t)
+	box := create(t, b, api.Create{Workspace: ws}).ID
+	said(t, inBox(t, b, box, "printf new >x; mkdir e; printf deep >e/y"), "")
+	checkpoint(t, b, box, "one")
+	said(t, inBox(t, b, box, "printf er >>x; mv x a; mv e/y b"), "")
+	checkpoint(t, b, box, "two")
+	said(t, inBox(t, b, box, "mv a d/a; printf last >a"), "")
+	if _, err := b.Commit(bg, box, api.Commit{Keep: true}); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{"a": "last", "b": "deep", "d/a": "newer"} {
+		if got, err := os.ReadFile(filepath.Join(ws, path)); err != nil || string(got) != want {
+			t.Errorf("%s in the workspace: %q, %v", path, got, err)
+		}
+	}
+}

@@ -342,7 +342,22 @@ func (h *held) readSeen(layer, root int) (*changeset.Seen, error) {
 		return nil, ofBox(h.id, err)
 	}
 	defer ws.Close()
-	return changeset.ReadSeen(changeset.Source{Layer: layer, Workspace: ws.FD, XattrPrefix: h.prefix(), Merged: root, Manifest: -1, Hidden: h.record.hidden()})
+	src := changeset.Source{Layer: layer, Workspace: ws.FD, XattrPrefix: h.prefix(), Merged: root, Manifest: -1, Hidden: h.record.hidden()}
+	if root >= 0 {
+		s, err := h.layers()
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range h.record.Layers {
+			fd, err := s.OpenUpper(id)
+			if err != nil {
+				return nil, err
+			}
+			defer unix.Close(fd)
+			src.Below = append(src.Below, fd)
+		}
+	}
+	return changeset.ReadSeen(src)
 }
 
 func (h *held) ownSeen() *changeset.Seen {

@@ -142,6 +142,7 @@ type Source struct {
 	// Overlay only.
 	XattrPrefix string // "trusted.overlay." or "user.overlay.": the prefix of the mount's own mode, the only one that is believed
 	Merged      int    // root of the live overlay, for base inodes; -1 when it is gone
+	Below       []int  // the layers between Layer and Workspace
 
 	// Tree only: the manifest that workspace.Branch wrote, open for reading.
 	Manifest int

@@ -40,6 +40,7 @@ type overlay struct {
 	// may be what the branch saw.
 	plain map[string]uint64
 	seen  map[uint64]bool // inodes of the workspace that were met
+	below map[uint64]bool // inodes of the layers below; nil until they are asked for
 	// sameFS: overlayfs then passes the inode numbers of the workspace on.
 	sameFS bool
 }
@@ -370,11 +371,41 @@ func (w *overlay) entry(ch *change) (ino uint64, copied bool) {
 		return ino, copied
 	}
 	// A file that was copied up and then renamed takes its number along. It
-	// was met under the name that it had.
-	if w.seen[ino] {
+	// was met under the name that it had, or is one of a layer below.
+	if w.seen[ino] || w.isBelow(ino) {
 		return 0, false
 	}
 	return ino, copied
+}
+
+// isBelow reports whether a number is that of a file in a layer between. What
+// cannot be read there is not known, and then nor is any number.
+func (w *overlay) isBelow(ino uint64) bool {
+	if w.below == nil {
+		w.below = map[uint64]bool{}
+		for _, fd := range w.src.Below {
+			if err := inodesIn(fd, ".", w.below); err != nil {
+				w.below[0] = true
+			}
+		}
+	}
+	return w.below[ino] || w.below[0]
+}
+
+func inodesIn(parent int, name string, into map[uint64]bool) error {
+	fd, err := fsat.OpenDir(parent, name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	entries, err := fsat.ReadDir(fd)
+	for _, e := range entries {
+		into[e.Ino] = true
+		if e.Type == fsat.Directory {
+			err = errors.Join(err, inodesIn(fd, e.Name, into))
+		}
+	}
+	return err
 }
 
 // ReadSeen asks the live overlay, open as Merged, what of the workspace the

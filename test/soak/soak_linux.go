@@ -139,8 +139,13 @@ func (c config) run() []error {
 		case 1:
 			first = now
 		case calm:
-			for _, err := range now.grown(first, s.done.Load(), s.long) {
+			grown := now.grown(first, s.done.Load(), s.long)
+			for _, err := range grown {
 				s.fault(nil, err)
+			}
+			var stacks []byte
+			if len(grown) > 0 && s.d.Call(context.Background(), "GET", "/debug/pprof/goroutine?debug=1", nil, &stacks) == nil {
+				s.logf("the daemon's goroutines:\n%s", stacks)
 			}
 		}
 	}
@@ -307,7 +312,7 @@ func (u usage) grown(first usage, execs int64, long bool) (faults []error) {
 		what             string
 		was, is, allowed float64
 	}{
-		{"goroutines", first.goroutines, u.goroutines, 6 + 6*float64(jails)},
+		{"goroutines", first.goroutines, u.goroutines, 16 + 6*float64(jails)},
 		{"descriptors", float64(first.FDs), float64(u.FDs), 10 + 16*float64(jails)},
 		{"bytes of heap", first.heap, u.heap, 6<<20 + 256<<10*float64(jails)},
 		{"bytes of memory", float64(first.RSS), float64(u.RSS), 32<<20 + 512<<10*float64(jails)},

@@ -360,7 +360,7 @@ func (p *place) consistent(e ends, id, is string) error {
 		return fmt.Errorf("the workspace is old and the box cannot be committed: exit %d: %s\n%s", code, out, list)
 	case is == "new" && listed && code != 0:
 		return fmt.Errorf("the workspace is new and the box, still listed, cannot be done with: exit %d: %s", code, out)
-	case is == "new" && code != 0 && !strings.Contains(out, "no box") && !strings.Contains(out, "left behind by a crash"):
+	case is == "new" && code != 0 && !strings.Contains(out, "no box") && !strings.Contains(out, "left behind by a crash") && !strings.Contains(out, id+" is committed"):
 		return fmt.Errorf("the workspace is new; commit: exit %d: %s", code, out)
 	}
 	if now := e.is(p.snap()); now != "new" {

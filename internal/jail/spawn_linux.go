@@ -78,8 +78,9 @@ var sealedBoxinit = sync.OnceValues(func() (int, error) {
 	return high, nil
 })
 
-// aboveHanded is above the number of every descriptor that boxinit is handed.
-const aboveHanded = 64
+// aboveHanded is above the number of every descriptor that boxinit is handed, and
+// below what a caller with few descriptors may have.
+const aboveHanded = 32
 
 var devNull = sync.OnceValues(func() (int, error) {
 	return unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)

@@ -33,6 +33,7 @@ func act(args []string) {
 		}
 		time.Sleep(time.Duration(n(1)) * time.Second)
 	case "small": // MB, seconds: the same in many small maps
+		more := true
 		for i := range n(0) << 8 {
 			// Not of one kind, or the kernel would make one map of them.
 			protection := unix.PROT_READ | unix.PROT_WRITE
@@ -40,13 +41,12 @@ func act(args []string) {
 				protection |= unix.PROT_EXEC
 			}
 			m, err := unix.Mmap(-1, 0, 4096, protection, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-			if err != nil {
+			if more = err == nil; !more {
 				break // as many as one process may have
 			}
 			m[0] = 1
 		}
-		touch(-1)
-		for range n(0) {
+		for i := int64(0); more && i <= n(0); i++ {
 			touch(-1)
 		}
 		time.Sleep(time.Duration(n(1)) * time.Second)
